@@ -20,7 +20,7 @@ from ._roles import ModelConfig, Role, find_roles
 from ._rounded_before import refuse_rounded
 from ._tensor_table import (
     Columns,
-    TensorRow,
+    TensorReport,
     limited,
     show_error,
     show_spends,
@@ -31,7 +31,7 @@ from .arrays import QUANTISABLE, Distortion, Tensor, relative_error
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ExportedTensor(TensorRow):
+class ExportedTensor(TensorReport):
     """One tensor of an exported file; its errors are those of the export alone.
 
     Attributes:

@@ -7,8 +7,14 @@ import os
 from frugax.budget import format_bytes
 from frugax.report import Axis, Plot
 
-from ._report import TensorReport, average_gap_db, format_below_bound, show_gap
-from ._tensor_table import show_error, tensor_table
+from ._tensor_table import (
+    TensorReport,
+    average_gap_db,
+    format_below_bound,
+    show_error,
+    show_gap,
+    tensor_table,
+)
 from .container import open_file
 
 # The Gaussian bound: each bit halves the error, that is, 6.02 dB.

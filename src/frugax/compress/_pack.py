@@ -12,7 +12,7 @@ from frugax.budget import Receipt, SizeBudget, SpendName, Verdict, check_budget
 from frugax.errors import InfeasibleBudgetError
 from frugax.trees import PyTree, is_array, named_leaves, replace_leaves
 
-from ._tensor_table import TensorRow, limited, show_error, tensor_table
+from ._tensor_table import TensorReport, limited, show_error, tensor_table
 from .arrays import (
     QUANTISABLE,
     Distortion,
@@ -57,7 +57,7 @@ class PackedWeights:
     """
 
     tree: PyTree
-    tensors: tuple[TensorRow, ...]
+    tensors: tuple[TensorReport, ...]
     receipt: Receipt
     bytes: int
     original_bytes: int
@@ -162,7 +162,7 @@ def pack(
         packed = [(None, Distortion()) for _ in chosen]
         energy = 0.0
     rows = {
-        source.name: TensorRow(
+        source.name: TensorReport(
             name=source.name,
             dtype=source.array.dtype.name,
             shape=source.array.shape,

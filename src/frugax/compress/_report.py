@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
 
 from frugax.budget import (
     Receipt,
@@ -10,64 +9,25 @@ from frugax.budget import (
     Spend,
     SpendName,
     Verdict,
-    to_json,
-    to_plain,
 )
 from frugax.errors import CorruptFileError
 
 from ._tensor_table import (
     FileTable,
-    TensorRow,
+    TensorReport,
+    format_below_bound,
     limited,
     show_error,
+    show_gap,
     show_spends,
     summary_table,
     tensor_table,
 )
 from .arrays import Distortion, relative_error, release
-from .container import Record
 from .search import Calibration, CompressPlan, Draft, make_plan
 
 # Below this share of the size a receipt warns, unless all weights are exact.
 _MOSTLY_USED = 0.8
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TensorReport(TensorRow):
-    """One tensor of a file, without its part of the header.
-
-    Attributes:
-        original_bytes: its bytes in memory.
-        bits_per_weight: bits in the file for each number.
-        bound_gap_db: how far the error is above the least possible for a Gaussian
-            of that size in as many bits, in dB; None if the tensor is exact.
-    """
-
-    original_bytes: int
-    bits_per_weight: float
-    bound_gap_db: float | None
-
-    @classmethod
-    def of(cls, record: Record, *, rel_error: float, max_abs: float) -> "TensorReport":
-        """Describe a tensor of a file, with errors that were measured or stated."""
-        gap = None
-        if rel_error and not record.tied:
-            gap = gap_to_bound_db(
-                rel_error=rel_error, stored_bytes=record.stored_bytes, size=record.size
-            )
-        return cls(
-            name=record.name,
-            dtype=record.dtype,
-            shape=record.shape,
-            codec="tied" if record.tied else record.codec,
-            tied=record.tied,
-            bytes=record.stored_bytes,
-            original_bytes=record.nbytes,
-            rel_error=rel_error,
-            max_abs=max_abs,
-            bits_per_weight=8 * record.stored_bytes / max(1, record.size),
-            bound_gap_db=gap,
-        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +41,6 @@ class CompressReport(FileTable):
 
     tensors: tuple[TensorReport, ...]
     receipt: Receipt
-
-    @property
-    def bound_gap_db(self) -> float | None:
-        """The tensors' gaps averaged over quantised weights; None if all are exact."""
-        return average_gap_db(self.tensors)
 
     @property
     def spends(self) -> tuple[Spend, ...]:
@@ -140,15 +95,6 @@ class CompressReport(FileTable):
         """Return one table with a row for each kind of tensor, and the verdicts."""
         whole = {"file_bytes": self.file_bytes, "rel_error": self.rel_error}
         return summary_table(self.tensors, **whole) + show_spends(self.receipt)
-
-    def to_json(self) -> str:
-        """Return the report as JSON text."""
-        plain = to_plain(self) | {
-            "ratio": self.ratio,
-            "bound_gap_db": self.bound_gap_db,
-            "verdict": str(self.verdict),
-        }
-        return to_json(plain, indent=1)
 
     @property
     def tensor_summary(self) -> str:
@@ -265,60 +211,3 @@ def make_report(
         source=f"{outputs}; predicted {before}",
     )
     return dataclasses.replace(report, receipt=Receipt(spends))
-
-
-def show_gap(tensor: TensorReport) -> str:
-    """Show the distance of a tensor from the bound."""
-    if tensor.bound_gap_db is None:
-        return "-"
-    return f"{tensor.bound_gap_db:.2f} dB"
-
-
-def average_gap_db(tensors: Sequence[TensorReport]) -> float | None:
-    """Average the gaps over the weights they are of; None if all are exact."""
-    pairs = [
-        (t.bound_gap_db, t.own_size) for t in tensors if t.bound_gap_db is not None
-    ]
-    # By numbers and not by tensors: a bias far from the bound costs hardly any bytes.
-    weights = sum(n for _, n in pairs)
-    if not weights:
-        return None
-    return sum(gap * n for gap, n in pairs) / weights
-
-
-def format_below_bound(tensors: Sequence[TensorReport]) -> str:
-    """Explain tensors that are better than the bound; empty without one."""
-    if all((t.bound_gap_db or 0) >= 0 for t in tensors):
-        return ""
-    return "\nbelow 0 dB: the bound is that of Gaussian weights, and these are easier"
-
-
-def gap_to_bound_db(*, rel_error: float, stored_bytes: int, size: int) -> float:
-    """Return how far an error is above the Gaussian rate-distortion bound, in dB.
-
-    With R bits for each number no code has, for an independent Gaussian source, a
-    mean squared error below variance * 2^(-2R). Weights are not quite Gaussian: a gap
-    below 0 is possible.
-
-    Args:
-        rel_error: ||decoded - original|| / ||original||; > 0.
-        stored_bytes: bytes spent on the tensor.
-        size: how many numbers it has; > 0.
-
-    Raises:
-        ValueError: the error or the size is not above 0: such tensors have no bound.
-
-    References:
-        Shannon 1959, IRE National Convention Record 4, 142-163.
-
-    >>> round(gap_to_bound_db(rel_error=2**-4, stored_bytes=500, size=1000), 2)
-    0.0
-    """
-    if not (rel_error > 0 and size > 0):
-        raise ValueError(
-            "gap_to_bound_db needs rel_error and size above 0, got "
-            f"{rel_error} and {size}: an exact or empty tensor has no bound."
-        )
-    # D(R) = variance * 2^(-2R), so that each bit is worth 20 log10(2) = 6.02 dB.
-    bits = 8 * stored_bytes / size
-    return 20 * math.log10(rel_error) + 20 * math.log10(2) * bits

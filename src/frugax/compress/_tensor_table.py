@@ -4,14 +4,19 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from frugax.budget import Receipt, SizeBudget, Spend, amount, format_bytes, table
 
+from .arrays import dtype_from_name
+from .container import Record
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TensorRow:
+class TensorReport:
     """One tensor of a table, measured by decoding it or as a file states it.
+
+    Its bytes are without its part of the header.
 
     Attributes:
         name: the leaf's name in the tree.
@@ -35,6 +40,45 @@ class TensorRow:
     rel_error: float
     max_abs: float
     tied: str = ""
+
+    @classmethod
+    def of(
+        cls, record: Record, *, rel_error: float, max_abs: float, **more: Any
+    ) -> Self:
+        """Describe a tensor of a file, with errors that were measured or stated."""
+        return cls(
+            name=record.name,
+            dtype=record.dtype,
+            shape=record.shape,
+            codec="tied" if record.tied else record.codec,
+            tied=record.tied,
+            bytes=record.stored_bytes,
+            rel_error=rel_error,
+            max_abs=max_abs,
+            **more,
+        )
+
+    @property
+    def original_bytes(self) -> int:
+        """Its bytes in memory."""
+        return math.prod(self.shape) * dtype_from_name(self.dtype).itemsize
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits in the file for each number."""
+        return 8 * self.bytes / max(1, math.prod(self.shape))
+
+    @property
+    def bound_gap_db(self) -> float | None:
+        """How far the error is above the least that is possible in as many bits.
+
+        In dB, for a Gaussian of that size; None if the tensor is exact, or tied.
+        """
+        if not self.rel_error or self.tied:
+            return None
+        size = math.prod(self.shape)
+        known = {"rel_error": self.rel_error, "stored_bytes": self.bytes, "size": size}
+        return gap_to_bound_db(**known)
 
     @property
     def own_size(self) -> int:
@@ -64,12 +108,17 @@ class FileTable:
     """
 
     budget: SizeBudget
-    tensors: tuple[TensorRow, ...]
+    tensors: tuple[TensorReport, ...]
     original_bytes: int
     file_bytes: int
     rel_error: float
     max_abs: float
     allocation_gap: float | None = None
+
+    @property
+    def bound_gap_db(self) -> float | None:
+        """The tensors' gaps averaged over quantised weights; None if all are exact."""
+        return average_gap_db(self.tensors)
 
     @property
     def ratio(self) -> float:
@@ -118,7 +167,31 @@ def show_error(error: float, digits: int) -> str:
     return f"{error:.{digits}g}" if error else "exact"
 
 
-def tensor_table(tensors: Sequence[TensorRow], columns: Columns) -> str:
+def show_gap(tensor: TensorReport) -> str:
+    """Show the distance of a tensor from the bound."""
+    return "-" if tensor.bound_gap_db is None else f"{tensor.bound_gap_db:.2f} dB"
+
+
+def average_gap_db(tensors: Sequence[TensorReport]) -> float | None:
+    """Average the gaps over the weights they are of; None if all are exact."""
+    pairs = [
+        (t.bound_gap_db, t.own_size) for t in tensors if t.bound_gap_db is not None
+    ]
+    # By numbers and not by tensors: a bias far from the bound costs hardly any bytes.
+    weights = sum(n for _, n in pairs)
+    if not weights:
+        return None
+    return sum(gap * n for gap, n in pairs) / weights
+
+
+def format_below_bound(tensors: Sequence[TensorReport]) -> str:
+    """Explain tensors that are better than the bound; empty without one."""
+    if all((t.bound_gap_db or 0) >= 0 for t in tensors):
+        return ""
+    return "\nbelow 0 dB: the bound is that of Gaussian weights, and these are easier"
+
+
+def tensor_table(tensors: Sequence[TensorReport], columns: Columns) -> str:
     """Show name, kind, codec and bytes of each tensor, then the extra columns."""
     rows = [
         [
@@ -134,10 +207,10 @@ def tensor_table(tensors: Sequence[TensorRow], columns: Columns) -> str:
 
 
 def summary_table(
-    tensors: Sequence[TensorRow], *, file_bytes: int, rel_error: float
+    tensors: Sequence[TensorReport], *, file_bytes: int, rel_error: float
 ) -> str:
     """Show one row for each kind of tensor, whose names differ in numbers, and all."""
-    kinds: dict[tuple[str, str, str], list[TensorRow]] = {}
+    kinds: dict[tuple[str, str, str], list[TensorReport]] = {}
     for t in tensors:
         name = re.sub(r"\d+", "*", t.name) or "(the array)"
         codec = re.sub(r"\d+", "*", t.codec_text) if t.tied else t.codec
@@ -159,7 +232,7 @@ def summary_table(
     return table([*heads, "relative error"], rows)
 
 
-def _amounts(length: int, tensors: Sequence[TensorRow]) -> list[str]:
+def _amounts(length: int, tensors: Sequence[TensorReport]) -> list[str]:
     numbers = sum(t.own_size for t in tensors)
     return [f"{length:,}", f"{8 * length / max(1, numbers):.2f}"]
 
@@ -178,3 +251,34 @@ def show_spends(receipt: Receipt) -> str:
 def limited(limit: float | None, **figures: Any) -> tuple[Spend, ...]:
     """Return a quantity beside its limit; nothing where the budget has none for it."""
     return () if limit is None else (Spend(limit=limit, **figures),)
+
+
+def gap_to_bound_db(*, rel_error: float, stored_bytes: int, size: int) -> float:
+    """Return how far an error is above the Gaussian rate-distortion bound, in dB.
+
+    With R bits for each number no code has, for an independent Gaussian source, a
+    mean squared error below variance * 2^(-2R). Weights are not quite Gaussian: a gap
+    below 0 is possible.
+
+    Args:
+        rel_error: ||decoded - original|| / ||original||; > 0.
+        stored_bytes: bytes spent on the tensor.
+        size: how many numbers it has; > 0.
+
+    Raises:
+        ValueError: the error or the size is not above 0: such tensors have no bound.
+
+    References:
+        Shannon 1959, IRE National Convention Record 4, 142-163.
+
+    >>> round(gap_to_bound_db(rel_error=2**-4, stored_bytes=500, size=1000), 2)
+    0.0
+    """
+    if not (rel_error > 0 and size > 0):
+        raise ValueError(
+            "gap_to_bound_db needs rel_error and size above 0, got "
+            f"{rel_error} and {size}: an exact or empty tensor has no bound."
+        )
+    # D(R) = variance * 2^(-2R), so that each bit is worth 20 log10(2) = 6.02 dB.
+    bits = 8 * stored_bytes / size
+    return 20 * math.log10(rel_error) + 20 * math.log10(2) * bits

@@ -4,7 +4,7 @@ import dataclasses
 
 from frugax.budget import Plan, SizeBudget
 
-from .._tensor_table import FileTable, TensorRow, show_error, tensor_table
+from .._tensor_table import FileTable, TensorReport, show_error, tensor_table
 from ..codecs import ChannelScaling, Step
 from ._calibration import Calibration
 from ._draft import Draft
@@ -14,7 +14,7 @@ _UNUSED = 0.97
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TensorPlan(TensorRow):
+class TensorPlan(TensorReport):
     """How one tensor will be stored; its errors are rounded up to 4 digits.
 
     Attributes:
@@ -80,16 +80,11 @@ def make_plan(
         output_error = calibration.predict(draft.arrays())
     rms = {source.name: source.rms for source in draft.sources}
     tensors = tuple(
-        TensorPlan(
-            name=t.name,
-            dtype=t.dtype,
-            shape=t.shape,
-            codec="tied" if t.tied else t.codec,
-            tied=t.tied,
-            step=t.step,
-            bytes=t.stored_bytes,
+        TensorPlan.of(
+            t,
             rel_error=t.rel_error,
             max_abs=t.max_abs,
+            step=t.step,
             rms=rms[t.tied or t.name] if t.step is not None else 0.0,
         )
         for t in draft.tensors
