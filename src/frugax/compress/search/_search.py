@@ -37,6 +37,7 @@ from ._work import Work
 # The file should be within this share of the limit; searching goes on until it is.
 _CLOSE = 0.005
 _CLOSE_ERROR = 0.007  # in powers of two: 0.5% below the error allowed
+_CLOSE_SCALE = 1e-3  # in powers of two: less than 0.1% of the bytes
 # Outputs change by more than that from one rounding to the next.
 _CLOSE_OUTPUT = 0.07
 _MAX_FILES = 8
@@ -207,12 +208,9 @@ class Search:
             return shortest()
         # Bytes fall as steps grow: from the finest scale, above the room, to the
         # coarsest, below it.
-        scale = find_root(
+        scale = _find_root(
             lambda scale: self._total(scale).bytes,
-            room,
-            self.scales.finest,
-            self.scales.coarsest,
-            tolerance=limit * _CLOSE / 8,
+            *(room, self.scales.finest, self.scales.coarsest),
         )
 
         def miss(draft: Draft) -> float:
@@ -284,15 +282,12 @@ class Search:
         if target == 0:
             return self.exact
         goal = math.log2(target) - close / 2
-        # In powers of two the error is nearly linear in the scale, as regula falsi
-        # needs it. The floor stands in for the logarithm of an exact file.
+        # In powers of two the error is nearly linear in the scale. The floor stands in
+        # for the logarithm of an exact file.
         logarithm = lambda error: math.log2(max(error, 2.0**-80))
-        scale = find_root(
+        scale = _find_root(
             lambda scale: logarithm(estimate(scale)),
-            goal,
-            self.scales.coarsest,
-            self.scales.finest,
-            tolerance=close,
+            *(goal, self.scales.coarsest, self.scales.finest),
         )
 
         def miss(draft: Draft) -> float:
@@ -415,53 +410,21 @@ class Search:
         return best or fallback()
 
 
-def find_root(
-    function: Callable[[float], float],
-    target: float,
-    low: float,
-    high: float,
-    *,
-    tolerance: float,
-    max_evaluations: int = 24,
+def _find_root(
+    function: Callable[[float], float], target: float, low: float, high: float
 ) -> float:
-    """Find `x` where a decreasing function is at most `target`, by `tolerance` at most.
+    """Find the place where a decreasing function is a target, between two others.
 
-    `low` is above the target and `high` is not; `high` is the answer if nothing is.
-
-    Regula falsi with the Illinois modification (Dowell & Jarratt 1971, BIT 11,
-    168-174): bytes and log-errors are nearly linear in the logarithm of the step, so it
-    takes five or six evaluations where bisection takes a dozen.
+    One of these if the function is below the target, or above it, at both.
     """
-    best, best_value = high, -float("inf")
-    at_low, at_high = function(low) - target, function(high) - target
-    if at_low <= 0:
+    from scipy.optimize import brentq  # takes a quarter of a second
+
+    if function(low) <= target:
         return low
-    if at_high > 0:  # also where both ends are equal, and have no secant
+    if function(high) > target:  # also where both are equal, and have no secant
         return high
-    last_side = 0
-    for _ in range(max_evaluations):
-        middle = (low * at_high - high * at_low) / (at_high - at_low)
-        # Rounding can put the secant's root outside of the bracket, where it would be
-        # lost.
-        if not min(low, high) < middle < max(low, high):
-            middle = (low + high) / 2
-        value = function(middle) - target
-        # The same side twice: halve the value at the other end, so that it moves too.
-        if value > 0:
-            low, at_low = middle, value
-            if last_side == 1:
-                at_high /= 2
-            last_side = 1
-        else:
-            if value > best_value:
-                best, best_value = middle, value
-            high, at_high = middle, value
-            if last_side == -1:
-                at_low /= 2
-            last_side = -1
-        if -tolerance <= value <= 0 or abs(high - low) < 1e-5:
-            break
-    return best
+    above = lambda place: function(place) - target
+    return float(brentq(above, low, high, xtol=_CLOSE_SCALE))
 
 
 def _length(draft: Draft) -> int:
