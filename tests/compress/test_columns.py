@@ -1,6 +1,5 @@
 """Tensors whose columns differ in size are coded column by column, for fewer bytes."""
 
-import jax
 import numpy as np
 import pytest
 
@@ -39,19 +38,15 @@ def test_columns_of_different_sizes_take_fewer_bytes(shape, dtype, tmp_path):
     with compress.open(path) as file:
         whole = file["w"]
         np.testing.assert_array_equal(file.tree()["w"], whole)
-        np.testing.assert_array_equal(file.rows("w", 3, 9), whole[3:9])
         coded = file.integers("w")
         assert coded is not None
         integers, step = coded
         assert step.shape == ()  # one step is for all
         values = (integers.astype(step.dtype) * step).astype(dtype)
         np.testing.assert_array_equal(values, whole)
-        packed = file.packed()
-    unpacked = jax.jit(compress.unpack)(packed)["w"]
-    np.testing.assert_array_equal(unpacked, whole.astype(unpacked.dtype))
 
 
-def test_a_plan_and_processes_give_the_same_bytes():
+def test_a_plan_and_threads_give_the_same_bytes():
     tree = {"w": taps((200, 100)), "x": taps((300, 64))}
     plan = compress.plan(tree, BUDGET)
     assert {t.codec for t in plan.tensors} == {"trellis columns"}

@@ -386,21 +386,6 @@ def test_integers_times_steps_are_the_tensor(tmp_path, shape, dtype):
         assert product.tobytes() == file[""].tobytes()
 
 
-def test_rows_are_decoded_alone(tmp_path, monkeypatch):
-    for place in ("frugax.compress.codecs._blocks.BLOCK",):
-        monkeypatch.setattr(place, 1 << 12)
-    tree = {"w": scaled_rows(100, 128), "n": np.arange(7)}
-    compress.save(tmp_path / "w.fxz", tree, SizeBudget("5x"), sensitivity="rows")
-    with compress.open(tmp_path / "w.fxz") as file:
-        whole = file["w"]
-        assert len(file.record("w").chunks) == 4
-        for start, stop in ((0, 100), (31, 33), (64, 65), (99, 100), (5, 5)):
-            assert np.array_equal(file.rows("w", start, stop), whole[start:stop])
-        assert np.array_equal(file.rows("n", 2, 5), tree["n"][2:5])
-        with refuses(IndexError, "rows"):
-            file.rows("w", 90, 101)
-
-
 def test_jax_arrays_of_four_bits_come_back(tmp_path):
     numbers = np.random.default_rng(0).integers(-8, 8, (64, 64))
     tree = {"q": jnp.asarray(numbers, jnp.int4), "s": jnp.ones((64, 2), jnp.bfloat16)}

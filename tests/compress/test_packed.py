@@ -201,43 +201,6 @@ def test_a_refusal_names_the_tensor_that_stays_dense_and_why(bad, reason):
     assert reason in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("dtype", "size", "rule"),
-    [("f4", "2.2bpw", "equal"), ("f2", "5bpw", "rows"), (jnp.bfloat16, "3bpw", "rows")],
-)
-def test_a_file_is_unpacked_to_its_very_values(tmp_path, dtype, size, rule):
-    tree = {
-        "w": normal(40, 130).astype(dtype),
-        "stack": normal(3, 50, 40).astype(dtype),
-        "rows": (normal(64, 70) * np.exp(normal(64, 1))).astype(dtype),
-        "b": normal(40).astype(dtype),
-        "n": np.arange(7, dtype="i4"),
-    }
-    path = tmp_path / "w.fxz"
-    compress.save(path, tree, SizeBudget(size), sensitivity=rule)
-    with compress.open(path) as file:
-        packed, expected = file.packed(), file.tree()
-        dense = jax.jit(compress.unpack)(packed)
-        for name in tree:
-            assert np.asarray(dense[name]).tobytes() == expected[name].tobytes()
-        assert isinstance(packed["w"], PackedArray)
-        assert packed["w"].nbytes < expected["w"].nbytes
-        if size == "2.2bpw" and rule == "equal":
-            assert packed["w"].bits == 4
-            assert packed["rows"].far is not None  # numbers of large rows
-
-
-def test_pieces_of_long_rows_have_steps_of_their_own(tmp_path):
-    tensor = normal(64, 4096) * np.exp(normal(64, 1))
-    tensor[:, 2048:] *= 2
-    path = tmp_path / "w.fxz"
-    compress.save(path, tensor, SizeBudget("2.5bpw"), sensitivity="rows")
-    with compress.open(path) as file:
-        packed = file.packed()
-        assert (packed.bits, packed.group) == (4, 2048)
-        assert np.asarray(packed.unpack()).tobytes() == file[""].tobytes()
-
-
 @pytest.mark.parametrize("scale", [1e-25, 1e25])
 def test_very_small_and_large_numbers_keep_their_digits(scale):
     tensor = normal(64, 64) * np.float32(scale)

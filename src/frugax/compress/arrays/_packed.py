@@ -20,20 +20,15 @@ class PackedArray:
     Attributes:
         data: the integers, int8; those of 4 bits in pairs along the last axis, uint8.
         steps: of each group of numbers; they broadcast against the groups.
-        far_at: where, in each matrix of the last two axes, integers stand that are too
-            large for the bits; None without any.
-        far: these integers, int32.
         columns: length of the last axis.
         bits: 4 or 8.
-        group: how many neighbours share a step; 0 where steps broadcast as they are.
+        group: how many neighbours share a step; 0 for whole rows or columns.
         axis: of the groups, -1 or -2.
         dtype: of the weight.
     """
 
     data: Any
     steps: Any
-    far_at: Any
-    far: Any
     columns: int
     bits: int
     group: int
@@ -47,19 +42,15 @@ class PackedArray:
         cls,
         integers: np.ndarray,
         steps: np.ndarray,
-        far: tuple[np.ndarray, np.ndarray] | None = None,
         **layout: Any,
     ) -> "PackedArray":
         """Put integers, int8, and their steps on a device, those of 4 bits in pairs."""
         import jax.numpy as jnp
 
         data = pack_nibbles(integers) if layout["bits"] == 4 else integers
-        far_at, far_integers = (None, None) if far is None else map(jnp.asarray, far)
         return cls(
             data=jnp.asarray(data),
             steps=jnp.asarray(steps),
-            far_at=far_at,
-            far=far_integers,
             columns=integers.shape[-1],
             **layout,
         )
@@ -82,8 +73,7 @@ class PackedArray:
     @property
     def nbytes(self) -> int:
         """Bytes of the packed arrays."""
-        parts = (self.data, self.steps, self.far_at, self.far)
-        return sum(part.nbytes for part in parts if part is not None)
+        return self.data.nbytes + self.steps.nbytes
 
     def unpack(self) -> Any:
         """Return the weight as a JAX array: one rounded product, then its dtype."""
@@ -95,22 +85,12 @@ class PackedArray:
             low, high = integers << 4, integers & 0xF0
             pairs = jnp.stack([low, high], axis=-1).astype(jnp.int8) >> 4
             integers = pairs.reshape(*self.data.shape[:-1], -1)[..., : self.columns]
-        working = jnp.float64 if self.steps.dtype == jnp.float64 else jnp.float32
-        levels = integers.astype(working)
-        if self.far is not None:
-            matrix = levels.shape[-2] * self.columns
-            flat = levels.reshape(-1, matrix)
-            at = self.far_at.reshape(len(flat), -1)
-            far = self.far.reshape(len(flat), -1).astype(working)
-            # Places beyond the end are dropped: they fill up shorter lists.
-            flat = flat.at[jnp.arange(len(flat))[:, None], at].set(far, mode="drop")
-            levels = flat.reshape(self.shape)
-        steps = self.steps.astype(working)
+        steps = self.steps.astype(jnp.float32)
         if self.group:
             steps = jnp.repeat(steps, self.group, axis=self.axis)
             length = self.shape[self.axis]
             steps = steps[..., :length] if self.axis == -1 else steps[..., :length, :]
-        return (levels * steps).astype(self.dtype)
+        return (integers.astype(jnp.float32) * steps).astype(self.dtype)
 
     def astype(self, dtype: Any) -> Any:
         """Return the weight as a JAX array of another dtype."""
@@ -139,7 +119,7 @@ class PackedArray:
         import jax.numpy as jnp
 
         integral = not isinstance(index, tuple | slice | list | bool | type(None))
-        if not (integral and self.ndim == 2 and self.far is None):
+        if not (integral and self.ndim == 2):
             return self.unpack()[index]
         rows = jnp.asarray(index)
         if not jnp.issubdtype(rows.dtype, jnp.integer):
@@ -170,6 +150,6 @@ def register_packed() -> None:
 
     jax.tree_util.register_dataclass(
         PackedArray,
-        data_fields=["data", "steps", "far_at", "far"],
+        data_fields=["data", "steps"],
         meta_fields=["columns", "bits", "group", "axis", "dtype"],
     )

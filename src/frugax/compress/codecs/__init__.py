@@ -29,7 +29,6 @@ from .steps import (
     MIN_STEP as MIN_STEP,
     Step as Step,
     compute_type as compute_type,
-    largest_finite as largest_finite,
     step_below as step_below,
     to_levels as to_levels,
     to_values as to_values,

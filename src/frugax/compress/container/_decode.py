@@ -1,7 +1,6 @@
 """Decode tensors from the chunks of an `.fxz` file; every length in them is checked."""
 
 import dataclasses
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -152,30 +151,12 @@ def decode_integers(
     return integers, every
 
 
-def decode_rows(
-    content: FileContent, record: Record, start: int, stop: int
-) -> np.ndarray:
-    """Return some rows; only the chunks that they stand in are decoded."""
-    row = math.prod(record.shape[1:])
-    first, last = start * row, stop * row
-    flat = np.empty(last - first, dtype_from_name(record.dtype))
-    for chunk in _read_chunks(content, record, first, last):
-        for _, part in _decode(content, [chunk]):
-            low, high = max(first, chunk.at), min(last, chunk.at + chunk.size)
-            flat[low - first : high - first] = part[low - chunk.at : high - chunk.at]
-    return flat.reshape(stop - start, *record.shape[1:])
-
-
-def _read_chunks(
-    content: FileContent, record: Record, first: int = 0, last: int | None = None
-) -> Iterator[_Chunk]:
-    """Yield the chunks that have the numbers of a range."""
+def _read_chunks(content: FileContent, record: Record) -> Iterator[_Chunk]:
     numbers = numbers_per_chunk(record.codec, record.shape)
-    last = record.size if last is None else last
-    for i in range(first // numbers, -(-last // numbers)):
+    for i, chunk in enumerate(record.chunks):
         at = i * numbers
         with name_errors(f"tensor {record.name!r}"):
-            block = content.read_chunk(record.chunks[i])
+            block = content.read_chunk(chunk)
         yield _Chunk(record, at, min(numbers, record.size - at), block)
 
 

@@ -4,10 +4,8 @@ import contextlib
 import difflib
 import functools
 import mmap
-import numbers
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,18 +14,16 @@ from frugax.trees import PyTree, rebuild
 
 from .._arguments import check_path
 from .._buckets import fetched, in_bucket
-from ..arrays import map_file, register_packed, release_range
+from ..arrays import map_file, release_range
 from ..codecs import BLOCK
 from ._decode import (
     decode_integers,
-    decode_rows,
     decode_tensors,
     iter_parts,
     verify_chunks,
 )
 from ._layout import FileContent, name_errors, read_header, verify_checksum
 from ._metadata import Header, Record
-from ._packed import decode_packed
 
 
 class CompressedFile(Mapping[str, np.ndarray]):
@@ -143,64 +139,6 @@ class CompressedFile(Mapping[str, np.ndarray]):
         record = self.record(name)
         with name_errors(self.place):
             return decode_integers(self._content(), record)
-
-    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
-        """Decode the rows `start` to `stop` of a tensor, and not the whole of it.
-
-        Only the chunks with these rows are read, of four million numbers each. Their
-        checksums are compared, and not the digest of the tensor.
-
-        Args:
-            name: of a tensor with at least one axis.
-            start: the first row, at least 0.
-            stop: the row after the last; at most as many as there are.
-
-        Raises:
-            CorruptFileError: the file is damaged.
-            IndexError: the tensor has no such rows.
-            KeyError: the file has no tensor of that name.
-            TypeError: `start` or `stop` is not an integer.
-            ValueError: the file is closed.
-        """
-        record = self.record(name)
-        rows = record.shape[0] if record.shape else 0
-        if not all(isinstance(x, numbers.Integral) for x in (start, stop)):
-            raise TypeError(f"rows are integers, got {start!r} to {stop!r}.")
-        if not 0 <= start <= stop <= rows:
-            raise IndexError(
-                f"{self.place}: {name!r} has {rows} rows, and none from {start} to "
-                f"{stop}."
-            )
-        with name_errors(self.place):
-            return decode_rows(self._content(), record, start, stop)
-
-    def packed(self) -> PyTree:
-        """Decode everything to JAX arrays, but leave matrices packed.
-
-        A `PackedArray` has the integers and the steps of the file, and unpacks in a
-        jitted function to exactly the values of the file. It takes 4 bits a number if
-        nearly all integers fit in 4 bits, as they do up to some 2.5 bits a weight in
-        the file, and 8 bits otherwise.
-
-        Returns:
-            The tree that was saved. Exact tensors, those with one axis or none, and
-            those that are no shorter when packed are ordinary JAX arrays.
-
-        Raises:
-            CorruptFileError: the file is damaged.
-            ValueError: the file is closed.
-        """
-        import jax.numpy as jnp
-
-        register_packed()
-        leaves: list[Any] = []
-        for name, record in self._records.items():
-            with name_errors(self.place):
-                leaf = decode_packed(self._content(), record)
-            leaves.append(jnp.asarray(self[name]) if leaf is None else leaf)
-            self._release()
-        with name_errors(self.place):
-            return self._rebuild(leaves)
 
     def tree(self) -> PyTree:
         """Decode everything, in the structure it was saved in.
