@@ -23,7 +23,8 @@ from ._tensor_table import (
     summary_table,
     tensor_table,
 )
-from .arrays import Distortion, relative_error, release
+from ._verify import measure_errors
+from .arrays import relative_error
 from .search import Calibration, CompressPlan, Draft, make_plan
 
 # Below this share of the size a receipt warns, unless all weights are exact.
@@ -149,15 +150,9 @@ def measure_tensors(draft: Draft) -> tuple[TensorReport, ...]:
     """Decode a file and measure every tensor against its original."""
     sources = {source.name: source for source in draft.sources}
     expected = dict(zip(sources, draft.errors, strict=True))
-    errors = dict.fromkeys(sources, Distortion())
     with draft.open() as file:
         file.check()
-        for name, start, part in file.pieces():
-            # Digests are compared while decoding: exact tensors need no second look.
-            original = sources[name].array.reshape(-1)[start : start + part.size]
-            if expected[name].max_abs:
-                errors[name] += Distortion.between(part, original)
-            release(original)
+        errors = measure_errors(file, sources, lambda *_: None)
         records = file.header.tensors
     for name, error in errors.items():
         # Sums depend on the order of addition in their last digits, maxima do not.

@@ -51,8 +51,6 @@ class CompressedFile(Mapping[str, np.ndarray]):
         self.place = place
         self.nbytes = len(self._file)
         self._verified = False  # until every byte was compared with a checksum
-        # Until all were, but for chunks that are yet to be read.
-        self._check_exact = True
         try:
             with name_errors(self.place):
                 self.header = read_header(self._file)
@@ -172,7 +170,7 @@ class CompressedFile(Mapping[str, np.ndarray]):
             names.setdefault(record.tied or record.name, []).append(record.name)
         with name_errors(self.place):
             for record, array in decode_tensors(
-                self._content(), own, check_exact=self._check_exact
+                self._content(), own, check_exact=not self._verified
             ):
                 yield from ((name, array) for name in names[record.name])
 
@@ -202,46 +200,25 @@ class CompressedFile(Mapping[str, np.ndarray]):
                     yield record.name, start, part
 
     def check(self) -> None:
-        """Compare every byte of the file with a checksum.
+        """Compare every byte of the file with a checksum, and build its structure.
 
-        Afterwards decoding skips the checksums of single chunks, and `tree` and
-        `decode_all` also the digests of exact tensors.
+        A forged header can have right checksums, and so can its file. Afterwards
+        decoding skips the checksums of single chunks, and `tree` and `decode_all` also
+        the digests of exact tensors.
 
         Raises:
-            CorruptFileError: one differs.
+            CorruptFileError: one differs, or no tree has the structure.
             ValueError: the file is closed.
-        """
-        self.check_footer()
-        with name_errors(self.place):
-            for record in self.header.tensors:
-                verify_chunks(self._content(), record)
-                self._release()
-        self._verified = True
-
-    def check_footer(self) -> None:
-        """Compare all bytes but those of chunks, which are compared when they are read.
-
-        Raises:
-            CorruptFileError: one differs.
         """
         with name_errors(self.place):
             verify_checksum(self._content(), self._release)
-        self._check_exact = False
-
-    def verify_header(self) -> None:
-        """Verify header fields that decoding does not check.
-
-        A forged header can have right checksums, and so can its file: this builds the
-        tree.
-
-        Raises:
-            CorruptFileError: a field is wrong.
-            ValueError: the file is closed.
-        """
-        with name_errors(self.place):
+            for record in self.header.tensors:
+                verify_chunks(self._content(), record)
+                self._release()
             # Names stand in for the arrays: a structure is sound if a tree can be built
             # of it.
             self._rebuild(self.names)
+        self._verified = True
 
     def close(self) -> None:
         """Close the file. Weights that were decoded stay."""
@@ -334,5 +311,5 @@ def decompress(data: bytes) -> PyTree:
             f"{type(data).__name__}: a file is read by frugax.compress.open(path)."
         )
     with CompressedFile(data, place="these bytes") as file:
-        file.check_footer()
+        file.check()
         return file.tree()

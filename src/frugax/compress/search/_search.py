@@ -417,14 +417,15 @@ def _find_root(
 
     One of these if the function is below the target, or above it, at both.
     """
-    from scipy.optimize import brentq  # takes a quarter of a second
+    from scipy.optimize import root_scalar  # takes a quarter of a second
 
     if function(low) <= target:
         return low
     if function(high) > target:  # also where both are equal, and have no secant
         return high
     above = lambda place: function(place) - target
-    return float(brentq(above, low, high, xtol=_CLOSE_SCALE))
+    bracket = low, high
+    return float(root_scalar(above, bracket=bracket, xtol=_CLOSE_SCALE).root)
 
 
 def _length(draft: Draft) -> int:
