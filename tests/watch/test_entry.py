@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from forked import python
-from frugax import watch
+from frugax import OverheadBudget, watch
 from refusals import warns
 
 
@@ -21,34 +21,36 @@ def watched():
     return watch.jit(size)
 
 
-@pytest.mark.parametrize(
-    "around",
-    [
-        lambda wg: watch.jit(jax.grad(wg)),
-        jax.grad,
-        lambda wg: jax.vmap(lambda row: wg(row[None])),
-        lambda wg: jax.jit(lambda x: wg(x)),
-    ],
-    ids=["jit of grad", "grad", "vmap", "jit"],
-)
-def test_a_watched_function_whose_records_are_dropped_warns_once(around):
-    program = around(watched())
+INSIDE = {
+    "watch.jit of grad": lambda wg: watch.jit(jax.grad(wg)),
+    "watch.jit of vmap": lambda wg: watch.jit(jax.vmap(lambda row: wg(row[None]))),
+    "watch.jit": lambda wg: watch.jit(lambda x: wg(x)),
+    "grad": jax.grad,
+    "jit of grad": lambda wg: jax.jit(jax.grad(wg)),
+    "vmap": lambda wg: jax.vmap(lambda row: wg(row[None])),
+    "jit": lambda wg: jax.jit(lambda x: wg(x)),
+}
+
+
+@pytest.mark.parametrize("around", INSIDE)
+def test_a_watched_function_inside_of_another_program_is_recorded(journal, around):
+    program = INSIDE[around](watched())
+    with watch.Watcher(journal, OverheadBudget("100%"), level="full") as watcher:
+        for n in (3, 4):
+            jax.block_until_ready(program(jnp.ones(n)))
+        jax.effects_barrier()
+    assert watcher.losses.tally("scalar").kept == 2
+    called_back = "called back" in watcher.report().spends[0].source
+    assert called_back is not around.startswith("watch.jit")
+
+
+def test_a_watched_function_whose_records_may_reach_nobody_warns_once():
+    own = watched()
+    own.watcher = watch.Watcher(None, OverheadBudget("1%"))
     with warns(UserWarning, "watch.jit", "(size)") as said:
-        [program(jnp.ones(n)) for n in (3, 4)]
+        [jax.grad(own)(jnp.ones(n)) for n in (3, 4)]
     assert len(said) == 1
-
-
-@pytest.mark.parametrize(
-    "around",
-    [
-        lambda wg: watch.jit(lambda x: wg(x)),
-        lambda wg: watch.jit(jax.vmap(lambda row: wg(row[None]))),
-        lambda wg: jax.jit(lambda x: watch.collect(wg)(x)[0]),
-    ],
-    ids=["jit", "vmap", "collect"],
-)
-def test_a_watched_function_whose_records_arrive_does_not_warn(around):
-    around(watched())(jnp.ones(3))  # a warning would be an error
+    watch.collect(own)(jnp.ones(3))  # a warning would be an error
 
 
 def test_arguments_of_a_wrong_type_are_named():

@@ -262,10 +262,6 @@ def test_inside_another_program_the_records_go_to_its_collector():
     out, records = jax.jit(collect(lambda x: watched(x) + 1))(X)
     np.testing.assert_array_equal(out, jax.jit(unwatched)(X) + 1)
     assert sorted(records) == ["inside", "square", "sum", "whole"]
-    with warns(UserWarning):
-        jax.grad(lambda x: watched(x).sum())(X)
-    jax.vmap(watched)(jnp.ones((2, 4)))
-    assert not jax.make_jaxpr(watched)(X).effects
     assert taker.got == []
 
 
@@ -276,7 +272,7 @@ def test_a_call_inside_another_program_is_never_a_step(tmp_path, level):
         watched = jit(lambda x: record("x", x) or x * 2, watcher=watcher)
         for i in range(100):
             watched(jnp.float32(i))
-        with warns(UserWarning, "'x'"):
+        with warns(UserWarning, "inside another program"):
             jax.jit(lambda x: watched(x) + 1)(jnp.float32(0))
         _, records = jax.jit(collect(lambda x: watched(x) + 1))(jnp.float32(7))
         assert float(records["x"]) == 7
@@ -287,21 +283,6 @@ def test_a_call_inside_another_program_is_never_a_step(tmp_path, level):
     back = read(tmp_path / "a")
     assert back.steps.tolist() == back["x"].tolist()
     assert back.steps[-1] == 100
-
-
-def test_without_a_watcher_handlers_are_called_and_records_dropped():
-    seen = []
-    probe = probes.Probe.of("call", "call", lambda x: seen.append(x.tolist()), X)
-
-    def fn(x):
-        def step(x, t):
-            probes.emit(probe, x, when=t != 1)
-            return x + 1, None
-
-        return jax.lax.scan(step, x, jnp.arange(3))[0]
-
-    jit(fn)(jnp.zeros(4))
-    assert seen == [[0.0] * 4, [2.0] * 4]
 
 
 @pytest.mark.parametrize("compiled_by", [jax.jit, jit])

@@ -10,6 +10,7 @@ import functools
 import itertools
 import time
 import types
+import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,7 +24,7 @@ from ._call_schedule import NEVER, CallSchedule, Program
 from ._current import changes, current
 from ._program_variants import BARE, ProgramVariants
 from ._watcher import Watcher
-from .probes import NestedCall, Probe
+from .probes import Probe, is_collected
 
 # More than the caches of a core hold, in float64.
 _EVICTING = 1 << 20
@@ -43,8 +44,8 @@ def jit(
     Levels and rates change nothing that is compiled.
 
     Inside another `jit`, `grad` or `vmap` its records go to the `watch.jit` around
-    that, if there is one; where they are dropped, a warning is given once. Take the
-    gradient first: `watch.jit(jax.grad(loss))`.
+    that. Without one they leave by callbacks to the current watcher, which is slow:
+    take the gradient first, `watch.jit(jax.grad(loss))`.
 
     Args:
         fn: the function; without it, `jit` is a decorator with options.
@@ -106,7 +107,7 @@ class WatchedFunction:
         self.watcher: Any = watcher
         self._variants = variants
         self._compiles_ahead = ahead
-        self._nested = NestedCall(getattr(fn, "__name__", "fn"), variants.probes)
+        self._has_warned = False
         self._schedules: weakref.WeakKeyDictionary[Any, CallSchedule] = (
             weakref.WeakKeyDictionary()
         )
@@ -122,11 +123,10 @@ class WatchedFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
         # Inside another program a call does not count as a step, and its arrays are
-        # tracers: the probes are left to the `watch.jit` around, if one is there.
+        # tracers: the probes are left to the `watch.jit` around, or call back.
         if is_tracing():
-            out = self._variants.nested(*args, **kwargs)
-            self._nested.register()
-            return out
+            self._warn_if_not_current()
+            return self._variants.unwatched(*args, **kwargs)
         step = self._next_step()
         until, seen, program = self._ahead
         if step < until and seen == changes[0]:
@@ -147,6 +147,22 @@ class WatchedFunction:
     def variants(self) -> ProgramVariants:
         """Return its programs, for measurements."""
         return self._variants
+
+    def _warn_if_not_current(self) -> None:
+        """Warn once if records of a call inside another program may reach nobody."""
+        is_theirs = self.watcher is None or self.watcher is current()
+        if is_theirs or is_collected() or self._has_warned:
+            return
+        self._has_warned = True
+        name = getattr(self, "__name__", "fn")
+        warnings.warn(
+            f"{name} from watch.jit is called inside another program: its records go "
+            "to the watcher that is current when that runs, and its own is not now: "
+            "enter it by `with`, or make watch.jit the outermost, as in "
+            f"watch.jit(jax.grad({name})).",
+            UserWarning,
+            stacklevel=3,  # the line that calls the watched function
+        )
 
     def _ask_next(self) -> None:
         self._ahead = 0, 0, self._variants.call_bare

@@ -57,9 +57,8 @@ class ProgramVariants:
 
     Attributes:
         bare: the function without its probes, jitted: the program that runs unwatched.
-        nested: the same for use inside another program, where an outer `watch.jit` may
-            collect from the probes.
-        unwatched: the function as JAX alone would compile it.
+        unwatched: the function as JAX alone would compile it: inside another program an
+            outer `watch.jit` may collect from its probes, elsewhere they call back.
         recording: the program that returns the records of numbers as well.
         probes: the probes by name, of every way in which the function was called.
         is_traced: whether the function has been traced.
@@ -98,7 +97,6 @@ class ProgramVariants:
         # JAX caches this trace, from which all programs are made.
         self._traced = jax.jit(fn, inline=True, **static)
         self.bare: Any = jax.jit(self._wrap(self._run_bare), **jit_options)
-        self.nested: Any = jax.jit(self._wrap(self._run_nested), **jit_options)
         self.unwatched: Any = jax.jit(fn, **jit_options)
         options = self._options_with_records()
         # By level; the first records only what every program records.
@@ -185,11 +183,6 @@ class ProgramVariants:
         traced = self._trace(args, kwargs)
         out, _ = traced.keep(lambda _: False).run(keep_rules=False)
         return out
-
-    def _run_nested(self, *args: Any, **kwargs: Any) -> Any:
-        traced = self._trace(args, kwargs)
-        # Silent probes call nobody back, but an outer `watch.jit` finds them.
-        return traced.keep(lambda _: False, silence=True).run_unchanged()
 
     def _run_recording(
         self, level: int, *args: Any, **kwargs: Any

@@ -4,7 +4,7 @@ Start at `record` and `scan`, or at `collect`, which turns the records of a func
 into an output. Only the delivery of probes that nobody collects runs on the host.
 """
 
-from ._collect import NestedCall, TracedFunction, collect, trace_function
+from ._collect import TracedFunction, collect, is_collected, trace_function
 from ._packed_records import PackedRecords, pack_records
 from ._probe import KINDS, Kind, Probe
 from ._record import emit, frame, record, summarise
@@ -22,7 +22,6 @@ __all__ = [
     "Kind",
     "LastValues",
     "MaskedValues",
-    "NestedCall",
     "PackedRecords",
     "Probe",
     "ProbeResult",
@@ -30,6 +29,7 @@ __all__ = [
     "collect",
     "emit",
     "frame",
+    "is_collected",
     "name_results",
     "pack_records",
     "record",

@@ -1,17 +1,15 @@
 """`collect`: transform a function so that its records become a second output."""
 
-import contextlib
 import dataclasses
 import functools
 import threading
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
 import numpy as np
 
-from frugax.jaxprs import ClosedJaxpr, close, jaxpr_as_fun
+from frugax.jaxprs import ClosedJaxpr, close
 
 from ..journal import MAX_COLUMNS
 from ._interpreter import Interpreter
@@ -99,9 +97,7 @@ class TracedFunction:
         found = dict.fromkeys(p for p, _ in find_probes(self.program))
         return tuple(p for p in found if p.kind != "call")
 
-    def keep(
-        self, chosen: Callable[[Probe], bool], *, silence: bool = False
-    ) -> "TracedFunction":
+    def keep(self, chosen: Callable[[Probe], bool]) -> "TracedFunction":
         """Remove the probes that are not chosen, and those in recomputed parts.
 
         Those of calls stay, in the first run.
@@ -113,18 +109,13 @@ class TracedFunction:
             (probe.kind != "call" and not chosen(probe))
             or (again and probe in first_run)
         )
-        program = remove_probes(self.program, unwanted, silence=silence)
+        program = remove_probes(self.program, unwanted)
         return dataclasses.replace(self, program=program)
 
     @property
     def has_results(self) -> bool:
         """Whether `run` gives results, as a derivative rule stays as it is."""
         return any(has_results(eqn, keep_rules=True) for eqn in self.program.jaxpr.eqns)
-
-    def run_unchanged(self) -> Any:
-        """Return the outputs of the function; its probes stay where they are."""
-        outs = jaxpr_as_fun(self.program)(*self.args)
-        return jax.tree.unflatten(self.out_tree, outs)
 
     def run(self, *, keep_rules: bool = True) -> tuple[Any, list[ProbeResult]]:
         """Return the outputs of the function, and the results of its probes."""
@@ -148,12 +139,17 @@ def trace_function(fn: Callable[..., Any], args: Any, kwargs: Any) -> TracedFunc
         args, kwargs = jax.tree.unflatten(tree, merged)
         return fn(*args, **kwargs)
 
-    with _collect_nested_calls() as nested:
+    _local.numbers.append(0)
+    try:
         program, shapes = jax.make_jaxpr(call, return_shape=True)(*arrays)
-    traced = TracedFunction(close(program), arrays, jax.tree.structure(shapes))
-    for call_inside in nested:
-        call_inside.warn_if_lost(traced.probes)
-    return traced
+    finally:
+        _local.numbers.pop()
+    return TracedFunction(close(program), arrays, jax.tree.structure(shapes))
+
+
+def is_collected() -> bool:
+    """Whether a program is traced in this thread whose records are collected."""
+    return bool(_local.numbers)
 
 
 def count_numbers(name: str, count: int) -> None:
@@ -168,60 +164,15 @@ def count_numbers(name: str, count: int) -> None:
         )
 
 
-class NestedCall:
-    """Warns when a `watch.jit` inside another program loses its records.
+class _Local(threading.local):
+    """The traces that are under way in this thread, innermost last.
 
-    Inside a program without `collect`, or under `grad`, its probes vanish without an
-    error. The outer `trace_function` knows which of them arrived.
+    Attributes:
+        numbers: how many numbers each of them records.
     """
 
-    def __init__(self, name: str, probes: Mapping[str, Probe]) -> None:
-        self._name = name
-        self._probes = probes
-        self._has_warned = False
-
-    def register(self) -> None:
-        """Note a call inside a traced program, whose tracer receives the records."""
-        if _local.traces:
-            _local.traces[-1].append(self)
-        else:
-            self.warn_if_lost(())
-
-    def warn_if_lost(self, probes: Collection[Probe]) -> None:
-        """Warn once if a probe is not among those that the tracer found."""
-        found = {probe.name for probe in probes}
-        lost = [p.name for p in self._probes.values() if p.name not in found]
-        if not lost or self._has_warned:
-            return
-        self._has_warned = True
-        warnings.warn(
-            f"the records of watch.jit({self._name}) are dropped here "
-            f"({', '.join(map(repr, lost[:3]))}): it is called inside another program, "
-            "or differentiated. Make watch.jit the outermost: "
-            f"watch.jit(jax.grad({self._name})), watch.jit(jax.vmap({self._name})).",
-            UserWarning,
-            stacklevel=4,  # the line that calls the watched function
-        )
-
-
-@contextlib.contextmanager
-def _collect_nested_calls() -> Iterator[list[NestedCall]]:
-    nested: list[NestedCall] = []
-    _local.traces.append(nested)
-    _local.numbers.append(0)
-    try:
-        yield nested
-    finally:
-        _local.traces.pop()
-        _local.numbers.pop()
-
-
-class _Local(threading.local):
-    """The traces that are under way in this thread, innermost last."""
-
     def __init__(self) -> None:
-        self.traces: list[list[NestedCall]] = []
-        self.numbers: list[int] = []  # how many numbers each of them records
+        self.numbers: list[int] = []
 
 
 _local = _Local()

@@ -7,8 +7,11 @@ The parameter `axes` names the first axes of the values, outermost first, before
 user's own: `"steps"` of a loop, `"lanes"` of a `vmap` or `"devices"` of a `shard_map`.
 `lanes` is the number of lanes to keep.
 
-Operands: the tied value if `mode` is `TIED`; the mark unless `mark_kind` is `ALWAYS`;
-the values of the probe's fields.
+A probe that `is_tied` has no effect: it returns its first operand, and lives as long as
+that is used.
+
+Operands: the tied value if `is_tied`; the mark unless `mark_kind` is `ALWAYS`; the
+values of the probe's fields.
 """
 
 import functools
@@ -30,11 +33,6 @@ ALWAYS = "always"  # without a mark: every value exists
 PRESENT = "present"  # a mask of the values that exist; its axes are their first ones
 COUNT = "count"  # the values are the last of this many
 
-# What happens to a probe that nobody collects.
-CALLBACK = "callback"  # it becomes a callback
-SILENT = "silent"  # it has no effect, and may be removed
-TIED = "tied"  # it returns its first operand, and lives as long as that is used
-
 # `multiple_results`, since a probe has no result and a tied one has one.
 watch_p = Primitive("watch")
 watch_p.multiple_results = True
@@ -48,29 +46,27 @@ def bind(
     mark_kind: str = ALWAYS,
     axes: tuple[str, ...] = (),
     lanes: int | None = None,
-    mode: str = CALLBACK,
     tied: Any = None,
 ) -> Any:
     """Write the operation; return the tied value, if there is one."""
     operands = list(values)
     if mark_kind != ALWAYS:
         operands.insert(0, mark)
-    if mode == TIED:
+    is_tied = tied is not None
+    if is_tied:
         operands.insert(0, tied)
-    params = {"mark_kind": mark_kind, "axes": axes, "lanes": lanes, "mode": mode}
-    outs = watch_p.bind(*operands, probe=probe, **params)
-    if mode == TIED:
-        return outs[0]
-    return None
+    params = {"mark_kind": mark_kind, "axes": axes, "lanes": lanes}
+    outs = watch_p.bind(*operands, probe=probe, is_tied=is_tied, **params)
+    return outs[0] if is_tied else None
 
 
 def split_operands(
-    operands: Sequence[Any], *, mark_kind: str, mode: str, **_: Any
+    operands: Sequence[Any], *, mark_kind: str, is_tied: bool, **_: Any
 ) -> tuple[list[Any], Any, list[Any]]:
     """Split operands into the tied value if any, the mark or None, and the values."""
     rest = list(operands)
     tied: list[Any] = []
-    if mode == TIED:
+    if is_tied:
         tied.append(rest.pop(0))
     mark = None
     if mark_kind != ALWAYS:
@@ -80,16 +76,15 @@ def split_operands(
 
 # Cached, since JAX compares sets of effects often while it traces.
 @functools.cache
-def _effects(mode: str) -> frozenset[Any]:
-    if mode == CALLBACK:
-        return frozenset({debug_effect()})
-    return frozenset()
+def _callback_effects() -> frozenset[Any]:
+    return frozenset({debug_effect()})
 
 
 @watch_p.def_effectful_abstract_eval
-def _abstract(*operands: Any, mode: str, **_: Any) -> tuple[list[Any], Any]:
-    count = 1 if mode == TIED else 0
-    return list(operands[:count]), _effects(mode)
+def _abstract(*operands: Any, is_tied: bool, **_: Any) -> tuple[list[Any], Any]:
+    if is_tied:
+        return [operands[0]], frozenset()
+    return [], _callback_effects()
 
 
 def _call_back(probe: Probe, mark_kind: str, mark: Any, *values: Any) -> None:
@@ -101,7 +96,7 @@ def _call_back(probe: Probe, mark_kind: str, mark: Any, *values: Any) -> None:
 @watch_p.def_impl
 def _run(*operands: Any, probe: Probe, **params: Any) -> list[Any]:
     tied, mark, values = split_operands(operands, **params)
-    if params["mode"] == CALLBACK:
+    if not params["is_tied"]:
         _call_back(probe, params["mark_kind"], mark, *values)
     return tied
 
@@ -149,7 +144,7 @@ def _batch(
 
 def _lower(*operands: Any, probe: Probe, **params: Any) -> list[Any]:
     tied, mark, values = split_operands(operands, **params)
-    if params["mode"] != CALLBACK:
+    if params["is_tied"]:
         return tied
     deliver = functools.partial(_call_back, probe, params["mark_kind"])
     if mark is None:

@@ -1,4 +1,4 @@
-"""Remove or silence the probes of a traced program, and change nothing else.
+"""Remove probes of a traced program, and change nothing else.
 
 The jaxpr is edited in place of being evaluated again, so that the rest is the program
 that would have been traced without the probes.
@@ -15,7 +15,7 @@ from frugax.jaxprs import (
     jaxprs_in_params,
 )
 
-from ._primitive import ALWAYS, CALLBACK, SILENT, TIED, watch_p
+from ._primitive import ALWAYS, watch_p
 from ._probe import Probe
 
 # Called with a probe, and whether it is in a part that a gradient recomputes.
@@ -41,15 +41,14 @@ def find_probes(jaxpr: Any, *, again: bool = False) -> Iterator[tuple[Probe, boo
             yield from find_probes(inner, again=again or is_recomputation(eqn))
 
 
-def remove_probes(jaxpr: Any, unwanted: Predicate, *, silence: bool = False) -> Any:
+def remove_probes(jaxpr: Any, unwanted: Predicate) -> Any:
     """Return the program without some of its probes."""
-    return _Editor(unwanted, silence=silence).edit(jaxpr, again=False)
+    return _Editor(unwanted).edit(jaxpr, again=False)
 
 
 class _Editor:
-    def __init__(self, unwanted: Predicate, *, silence: bool) -> None:
+    def __init__(self, unwanted: Predicate) -> None:
         self._unwanted = unwanted
-        self._silence = silence
         # By identity: a function that is called twice stays one program, compiled
         # once. The old program is kept as well, so that its id is not reused.
         self._edited: dict[tuple[int, bool], tuple[Any, Any]] = {}
@@ -104,14 +103,7 @@ class _Editor:
     def _edit_probe(self, eqn: JaxprEqn, *, again: bool) -> list[JaxprEqn]:
         if not self._unwanted(eqn.params["probe"], again):
             return [eqn]
-        # A tied probe has no effect anyway, so silencing leaves its mode as it is.
-        mode = eqn.params["mode"]
-        if self._silence:
-            if mode == CALLBACK:
-                mode = SILENT
-            params = eqn.params | {"mode": mode}
-            return [eqn.replace(params=params, effects=frozenset())]
-        if mode != TIED:
+        if not eqn.params["is_tied"]:
             return []
         # Its first operand must still be returned, since other operations read it.
         params = eqn.params | {"probe": _REMOVED, "mark_kind": ALWAYS, "axes": ()}

@@ -17,7 +17,7 @@ from frugax.options import check_integer
 
 from ._bundle import Bundle
 from ._collect import trace_function
-from ._primitive import TIED, bind
+from ._primitive import bind
 from ._results import ProbeResult, name_results, to_value
 
 
@@ -151,7 +151,6 @@ def _return_results(
                 mark_kind=r.mark_kind,
                 axes=r.axes,
                 lanes=r.lanes,
-                mode=TIED,
                 tied=leaves[0],
             )
     records = {name: to_value(r) for name, r in name_results(results).items()}
