@@ -615,8 +615,11 @@ def test_arrays_on_several_devices_keep_their_places(kind):
 def over_devices(w, x, *, check_vma):
     mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 
+    def rectified(w, x):  # has a rule, whose types are those of the shard_map
+        return loss(w, jax.nn.relu(x @ w))
+
     def body(w, rows):
-        value, grad = jax.value_and_grad(loss)(w, rows)
+        value, grad = jax.value_and_grad(rectified)(w, rows)
         if not check_vma:  # otherwise JAX adds up the gradients of shared weights
             grad = lax.psum(grad, "data")
         return w - 0.1 * grad, lax.pmean(value, "data")
@@ -645,6 +648,15 @@ def exchanged_in_the_loss(w, x):
     return jax.shard_map(
         step, mesh=mesh, in_specs=(jax.P(), jax.P("data")), out_specs=jax.P()
     )(w, x)
+
+
+def by_a_rule_on_devices(w, x):
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    double = jax.custom_vjp(lambda x: 2 * x)
+    double.defvjp(lambda x: (2 * x, None), lambda _, ct: (2 * ct,))
+    each = lambda w, x: jax.grad(lambda w: loss(w, double(x @ w)))(w)
+    specs: Any = {"in_specs": (jax.P(), jax.P("data")), "out_specs": jax.P()}
+    return jax.shard_map(each, mesh=mesh, **specs)(w, x)
 
 
 def rows_on_devices(w, x):
@@ -743,6 +755,7 @@ def with_checks(w, x):
         summed_over_a_name,
         mapped_later,
         exchanged_in_the_loss,
+        by_a_rule_on_devices,
         rows_on_devices,
         pytest.param(differentiated_later, marks=pytest.mark.thorough),
     ],
@@ -774,6 +787,7 @@ def test_where_nothing_is_planned_the_program_is_as_small(fun):
         (pulled_by_its_value, "results"),
         *((fun, "jax.vmap") for fun in (per_example, mapped_later)),
         (exchanged_in_the_loss, "shard_map"),
+        (by_a_rule_on_devices, "custom_vjp"),
         (rows_on_devices, "shard_map"),
     ],
 )

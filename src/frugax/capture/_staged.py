@@ -13,6 +13,7 @@ from frugax.jaxprs import (
     Jaxpr,
     JaxprEqn,
     Literal,
+    OutsideOfShardMap,
     Var,
     close,
     jaxpr_as_fun,
@@ -20,7 +21,6 @@ from frugax.jaxprs import (
     names_axes,
     shape_of,
     variables,
-    without_marks,
 )
 
 from ._marked_gradient import MarkedGradient, gradient_p
@@ -69,11 +69,11 @@ class GradientSite:
             rest: the constants and the cotangents.
         """
         consts, cotangents = rest
-        function = jaxpr_as_fun(self.gradient.function)
+        function = self.gradient.function
         if self.axes and not jax.sharding.get_abstract_mesh().manual_axes:
             # The planner calls it outside of its `shard_map`.
-            function = without_marks(self.gradient.function)
-        results = function(*consts, *leaves)
+            function = OutsideOfShardMap().change(function)
+        results = jaxpr_as_fun(function)(*consts, *leaves)
         outs = results[: self.gradient.num_outputs]
         if self.is_unit:
             return outs[0], results
@@ -193,11 +193,11 @@ def _find_sites(
             (body,) = jaxprs_in_params(eqn.params)
             _find_sites(body, depth + 1, inside, unplanned)
             for site in inside:
-                if eqn.params["check_vma"] and names_axes(site.gradient.function):
-                    # The types of its values hold inside of the shard_map only.
+                why = _why_bound(site.gradient.function)
+                if eqn.params["check_vma"] and why:
                     unplanned.append(
                         f"the loss at {site.gradient.source} is inside of shard_map "
-                        "with check_vma, and its devices exchange numbers in it"
+                        f"with check_vma, and {why}"
                     )
                     continue
                 mesh, names = eqn.params["mesh"], eqn.params["newly_manual_axes"]
@@ -213,6 +213,24 @@ def _find_sites(
                         f"a gradient is inside of {eqn.primitive.name}, whose body is "
                         "left as it is"
                     )
+
+
+def _why_bound(function: ClosedJaxpr) -> str:
+    """Why a loss cannot leave a `shard_map` that checks types; "" if it can.
+
+    The types of its values say that they vary between devices.
+    """
+    if names_axes(function):
+        return "its devices exchange numbers in it"
+
+    def has_rule(jaxpr: Jaxpr) -> bool:
+        return any(
+            e.primitive.name == "custom_vjp_call"
+            or any(map(has_rule, jaxprs_in_params(e.params)))
+            for e in jaxpr.eqns
+        )
+
+    return "it has a custom_vjp" if has_rule(function.jaxpr) else ""
 
 
 def _pair(jaxpr: Jaxpr, depth: int = 0) -> tuple[list[_Step], list[str]]:

@@ -8,25 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import (
     AbstractMesh,
     Mesh,
     NamedSharding,
     PartitionSpec,
-    use_abstract_mesh,
 )
 
 from frugax.errors import ConfigError
 from frugax.jaxprs import (
     ClosedJaxpr,
     Jaxpr,
-    JaxprEqn,
-    Literal,
-    Var,
+    RetypedProgram,
     argument_shardings,
     close_over,
-    fresh_var,
     jaxprs_in_params,
     result_shardings,
     without_objects,
@@ -169,8 +164,8 @@ class TracedStep:
         results: Sequence[Any] = self.result_places
         if not target.is_here:
             moved = _MovedProgram(target)
-            program = moved.move(program)
-            results = [None if r is None else moved.move(r) for r in results]
+            program = moved.change(program)
+            results = [None if r is None else moved.change(r) for r in results]
             if moved.mesh is not None:
                 # What lies nowhere by choice goes where the program divides it.
                 everywhere = NamedSharding(moved.mesh, PartitionSpec())
@@ -312,36 +307,37 @@ def _devices_inside(jaxpr: Jaxpr) -> int:
     return max(found)
 
 
-class _MovedProgram:
+class _MovedProgram(RetypedProgram):
     """Moves the shardings inside of a program to the devices of a target."""
 
     def __init__(self, target: Target) -> None:
+        super().__init__()
         self._target = target
         self.mesh: Mesh | None = None  # that inside of the program, on the target
         one = Mesh(target.devices[:1], "one")
         self._device: Any = one.abstract_mesh.abstract_device
         self._gradients: dict[MarkedGradient, MarkedGradient] = {}
-        self._variables: dict[Var, Var] = {}
 
-    def move(self, value: Any) -> Any:
-        """The same program, or parameter of an operation, on the target."""
-        if isinstance(value, ClosedJaxpr):
-            return ClosedJaxpr(self.move(value.jaxpr), value.consts)
-        if isinstance(value, Jaxpr):
-            return value.replace(
-                constvars=list(map(self._move_atom, value.constvars)),
-                invars=list(map(self._move_atom, value.invars)),
-                eqns=list(map(self._move_operation, value.eqns)),
-                outvars=list(map(self._move_atom, value.outvars)),
-            )
+    def type_of(self, aval: Any) -> Any:
+        """In a `shard_map`, the type of a value has the mesh."""
+        sharding = getattr(aval, "sharding", None)
+        if sharding is None or sharding.mesh.empty:
+            return aval
+        place = NamedSharding(self.change(sharding.mesh), sharding.spec)
+        return aval.update(sharding=place)
+
+    def mesh_of(self, mesh: AbstractMesh) -> AbstractMesh:
+        """The mesh of the target."""
+        return self.change(mesh)
+
+    def parameter_of(self, value: Any) -> Any:
+        """Meshes, shardings, devices and marked gradients on the target."""
         if isinstance(value, MarkedGradient):
             if value not in self._gradients:
                 names = ("function", "forward", "backward")
-                moved = {n: self.move(getattr(value, n)) for n in names}
+                moved = {n: self.change(getattr(value, n)) for n in names}
                 self._gradients[value] = dataclasses.replace(value, **moved)
             return self._gradients[value]
-        if type(value) is tuple:  # a named tuple is a value of another kind
-            return tuple(map(self.move, value))
         if isinstance(value, AbstractMesh):
             return value if value.empty else value.update(abstract_device=self._device)
         if isinstance(value, Mesh):
@@ -351,37 +347,9 @@ class _MovedProgram:
             self.mesh = moved.mesh
             return moved.mesh
         if isinstance(value, NamedSharding):
-            return NamedSharding(self.move(value.mesh), value.spec)
+            return NamedSharding(self.change(value.mesh), value.spec)
         if isinstance(value, jax.sharding.Sharding):
             return self._target.move(value)
         if isinstance(value, jax.Device):
             return self._target.devices[0]
         return value
-
-    def _move_operation(self, eqn: JaxprEqn) -> JaxprEqn:
-        params = {name: self.move(value) for name, value in eqn.params.items()}
-        context: Any = eqn.ctx
-        # It remembers the mesh that was set where it was traced.
-        if not context.cur_abstract_mesh.empty:
-            mesh = self.move(context.cur_abstract_mesh)
-            with context.manager, use_abstract_mesh(mesh):
-                context = type(context)()
-        return eqn.replace(
-            invars=list(map(self._move_atom, eqn.invars)),
-            outvars=list(map(self._move_atom, eqn.outvars)),
-            params=params,
-            ctx=context,
-        )
-
-    def _move_atom(self, atom: Any) -> Any:
-        """The same variable or number; in a `shard_map` its type has the mesh."""
-        sharding = getattr(atom.aval, "sharding", None)
-        if sharding is None or sharding.mesh.empty:
-            return atom
-        place = NamedSharding(self.move(sharding.mesh), sharding.spec)
-        aval = atom.aval.update(sharding=place)
-        if isinstance(atom, Literal):
-            return Literal(np.asarray(atom.val), aval)
-        if atom not in self._variables:
-            self._variables[atom] = fresh_var(aval)
-        return self._variables[atom]

@@ -32,7 +32,6 @@ from ._graph import (
     shape_of as shape_of,
     trace as trace,
     variables as variables,
-    without_marks as without_marks,
 )
 from ._jax_internals import (
     ClosedJaxpr as ClosedJaxpr,
@@ -75,6 +74,10 @@ from ._liveness import (
     live_bytes as live_bytes,
 )
 from ._nnx_objects import changes_weights as changes_weights
+from ._retyped_program import (
+    OutsideOfShardMap as OutsideOfShardMap,
+    RetypedProgram as RetypedProgram,
+)
 from ._take_arrays import (
     LossOfArrays as LossOfArrays,
     take_arrays as take_arrays,

@@ -217,24 +217,6 @@ def flatten(traced: ClosedJaxpr, out_tree: Any = None) -> Graph:
     )
 
 
-def without_marks(closed: ClosedJaxpr) -> Callable[..., list[Any]]:
-    """The function of a program inside of a `shard_map`, to be called outside of it."""
-    graph = flatten(closed)
-    renamed: dict[Any, Any] = {}
-    eqns: list[JaxprEqn] = []
-
-    def rename(atoms: Iterable[Any]) -> list[Any]:
-        return [v if isinstance(v, Literal) else renamed.get(v, v) for v in atoms]
-
-    for eqn in graph.eqns:
-        if eqn.primitive.name in MARKS:
-            renamed |= zip(eqn.outvars, rename(eqn.invars), strict=True)
-        else:
-            eqns.append(eqn.replace(invars=rename(eqn.invars)))
-    run = graph.run(eqns, graph.inputs, rename(graph.outputs))
-    return functools.partial(run, *graph.const_values)
-
-
 def variables(atoms: Iterable[Any]) -> list[Var]:
     """The variables among `atoms`, without the literals."""
     return [v for v in atoms if not isinstance(v, Literal)]

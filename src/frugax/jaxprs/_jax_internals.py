@@ -26,6 +26,7 @@ from jax._src.core import (  # noqa: PLC2701 - no public names tell the trace
 )
 from jax._src.interpreters.batching import BatchTrace, BatchTracer  # noqa: PLC2701
 from jax._src.interpreters.partial_eval import DynamicJaxprTrace  # noqa: PLC2701
+from jax.extend import linear_util
 from jax.extend.core import (
     ClosedJaxpr,
     Jaxpr,
@@ -73,6 +74,7 @@ __all__ = [
     "static_positions",
     "user_context",
     "varying_axes",
+    "with_changed_rules",
     "with_named_axes",
     "without_objects",
 ]
@@ -309,6 +311,25 @@ def with_named_axes(
 def is_vmapped(value: Any) -> bool:
     """Whether a value stands for a whole axis of values, inside of `jax.vmap`."""
     return isinstance(value, BatchTracer)
+
+
+def with_changed_rules(
+    params: dict[str, Any], change: Callable[[Jaxpr], Jaxpr]
+) -> dict[str, Any]:
+    """Parameters of a `custom_jvp` or `custom_vjp`, whose rule is a changed program.
+
+    JAX traces a rule when it is first used, and knows its program from then on.
+    """
+
+    def changed(rule: Any) -> Any:
+        def run(*zeros: Any) -> tuple[Any, ...]:
+            jaxpr, *rest = rule.call_wrapped(*zeros)
+            return (change(jaxpr), *rest)
+
+        return linear_util.wrap_init(run, debug_info=rule.debug_info)
+
+    rules = ("jvp_jaxpr_fun", "fwd_jaxpr_thunk")
+    return params | {name: changed(params[name]) for name in rules if name in params}
 
 
 def fresh_var(aval: Any) -> Var:
