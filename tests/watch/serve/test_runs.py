@@ -8,7 +8,7 @@ import pytest
 from chromium import BROWSER, chromium
 from frugax import watch
 from frugax.watch.serve import RunCollection
-from refusals import refuses
+from refusals import refuses, warns
 from watched_pages import shown
 
 
@@ -115,7 +115,8 @@ def test_a_damaged_cache_and_a_foreign_file_do_no_harm(runs):
         if file.is_file():
             file.write_bytes(file.read_bytes()[:-7])
     (runs / "notes.txt").write_text("not a journal")
-    monitor = read_all(RunCollection(runs))
+    with warns(UserWarning, "summary of a run"):
+        monitor = read_all(RunCollection(runs))
     assert len(monitor.describe()["runs"]) == 3
     assert set(curves_of(monitor)) == {"0", "1", "2"}
 

@@ -1,6 +1,5 @@
 """The runs that a page shows: one, or all those below a folder."""
 
-import contextlib
 import os
 import threading
 import time
@@ -11,16 +10,13 @@ from typing import Any
 import numpy as np
 
 from frugax.errors import ConfigError, FrugaxError
-from frugax.fileio import cache_folder
 
 from ..journal import Follower
 from ..journal.framing import MAGIC
 from ._journal_index import JournalIndex
-from ._run_store import CACHE, RunStore
+from ._run_store import RunStore
 
 _RESCAN_S = 3.0
-# Summaries of journals that were not read for this long are removed.
-_FORGET_S = 90 * 86400.0
 _MAX_RUNS = 1000
 # Runs whose single records can be found at a time: their indices take memory.
 _MAX_OPEN_RUNS = 4
@@ -50,7 +46,6 @@ class RunCollection:
         self._lock = threading.Lock()
         self._stopped = False
         self.changes = 0
-        _forget_old()
         alone = _find_run(path)
         # A run may begin later below a folder of them, but not below a run.
         self._next_scan = 0.0 if alone is None else np.inf
@@ -230,11 +225,3 @@ def _find_journals(folder: Path) -> list[Path]:
         except OSError:  # such as a file that nobody may read
             continue
     return found[:_MAX_RUNS]
-
-
-def _forget_old() -> None:
-    folder = cache_folder(CACHE)
-    for file in folder.iterdir() if folder.is_dir() else ():
-        with contextlib.suppress(OSError):
-            if file.stat().st_mtime < time.time() - _FORGET_S:
-                file.unlink()

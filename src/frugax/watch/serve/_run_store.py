@@ -7,7 +7,6 @@ read again from the journal when somebody asks for them.
 
 import hashlib
 import json
-import os
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int64, Shaped
 
 from frugax.errors import CorruptFileError, FrugaxError
-from frugax.fileio import cache_folder, write_whole
+from frugax.fileio import DiskCache, cache_folder
 
 from ..journal import Appended, Follower, Rewound, is_held
 from ._curve_summary import BUCKET, CurveSummary, to_points
@@ -26,8 +25,9 @@ from ._journal_index import JournalIndex, to_json_number
 from ._liveness import judge
 from ._run_folder import read_config, read_facts
 
-CACHE = "watch-curves"
-_FORMAT = 3
+_FORMAT = 4
+# Of the summaries of some thousand runs.
+_MAX_CACHE_BYTES = 2**30
 _SAVE_S = 60.0
 # Between two looks at the locks of a quiet run.
 _JUDGE_S = 2.0
@@ -371,9 +371,9 @@ class RunStore:
         return steps, seconds
 
     @property
-    def _cache(self) -> Path:
-        name = hashlib.sha256(str(self.journal.resolve()).encode()).hexdigest()[:32]
-        return cache_folder(CACHE) / name
+    def _cache_key(self) -> str:
+        place = f"{_FORMAT} {self.journal.resolve()}"
+        return hashlib.sha256(place.encode()).hexdigest()[:32]
 
     def _save(self) -> None:
         entries: list[list[Any]] = []
@@ -383,7 +383,6 @@ class RunStore:
             entries.append([*key, curve.size, len(buckets)])
             parts.append(buckets)
         head = {
-            "format": _FORMAT,
             "stamp": self._stamp,
             "meta": self._meta,
             "closed": self._closed,
@@ -393,34 +392,34 @@ class RunStore:
             "histograms": sorted(self._histograms),
         }
         body = np.concatenate([np.empty(0, BUCKET), *parts]).tobytes()
-        try:
-            write_whole(self._cache, json.dumps(head).encode() + b"\n" + body)
-        # The page works without; the next server reads the journal again.
-        except (FrugaxError, OSError, ValueError):
-            return
+        _summaries().store(self._cache_key, json.dumps(head).encode() + b"\n" + body)
 
     def _restore(self) -> None:
-        try:
-            head, _, body = self._cache.read_bytes().partition(b"\n")
-            found = json.loads(head)
-            if found["format"] != _FORMAT:
-                return
-            buckets = np.frombuffer(body, BUCKET)
-            curves, start = {}, 0
-            for stream, name, size, count in found["curves"]:
-                part = buckets[start : start + count]
-                curves[str(stream), str(name)] = CurveSummary.restore(part, int(size))
-                start += count
-            stamp, meta = [int(n) for n in found["stamp"]], dict(found["meta"])
-            self._closed, self._offset = bool(found["closed"]), int(found["offset"])
-            self._left_out = {(str(s), str(n)) for s, n in found["left_out"]}
-            self._histograms = set(found["histograms"])
-            self._stamp, self._meta, self._curves = stamp, meta, curves
-            self._grown_at = stamp[2] * 1e-9
-            os.utime(self._cache)
-        # Another format or a damaged file: the journal is read instead.
-        except (OSError, ValueError, KeyError, TypeError, IndexError):
-            return
+        _summaries().load(self._cache_key, self._decode)
+
+    def _decode(self, data: bytes) -> None:
+        head, _, body = data.partition(b"\n")
+        found, start = json.loads(head), 0
+        buckets = np.frombuffer(body, BUCKET)
+        for stream, name, size, count in found["curves"]:
+            part = buckets[start : start + count]
+            self._curves[stream, name] = CurveSummary.restore(part, size)
+            start += count
+        self._closed, self._offset = found["closed"], found["offset"]
+        self._left_out = {(stream, name) for stream, name in found["left_out"]}
+        self._histograms = set(found["histograms"])
+        self._stamp, self._meta = found["stamp"], found["meta"]
+        self._grown_at = self._stamp[2] * 1e-9
+
+
+def _summaries() -> DiskCache:
+    return DiskCache(
+        cache_folder("watch-curves"),
+        suffix=".curves",
+        kind="summary of a run",
+        remedy="its journal is read instead",
+        max_bytes=_MAX_CACHE_BYTES,
+    )
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
