@@ -58,3 +58,13 @@ def test_values_beyond_float32_keep_their_extremes():
     found = points_of(summary)
     assert set(found["low"]) == {-1e300}
     assert json.loads(to_json(found), parse_constant=pytest.fail)["y"]
+
+
+def test_late_steps_and_seconds_of_a_clock_keep_their_places():
+    summary = CurveSummary()
+    steps = np.arange(12_345_678, 12_345_682)
+    summary.extend(steps, np.full(4, 1 / 3))
+    assert points_of(summary)["x"] == steps.tolist()
+    clock = np.array([0.0, 2e7]), 1.8e9 + np.array([0.0, 2.5])
+    seconds = points_of(summary, seconds=clock)["x"]
+    assert seconds == np.interp(steps, *clock).tolist()

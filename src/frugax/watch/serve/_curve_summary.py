@@ -5,11 +5,12 @@ and each holds twice as many: a pyramid of which only the finest affordable leve
 kept, since every coarser one follows from it.
 """
 
-import math
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int64, Shaped
+
+from ._journal_index import to_json_number
 
 # The most buckets, of which at least half are used: more than a chart has pixels.
 MAX_BUCKETS = 1024
@@ -212,10 +213,4 @@ def _to_buckets(
 
 
 def _round(values: Float[np.ndarray, " n"]) -> list[float | None]:
-    """Round to seven digits; numbers that are not finite become None."""
-    return [
-        (float(f"{value:.7g}") if abs(value) < 1e9 else value)
-        if math.isfinite(value)
-        else None
-        for value in values.tolist()
-    ]
+    return list(map(to_json_number, values.tolist()))

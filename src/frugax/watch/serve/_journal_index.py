@@ -332,9 +332,8 @@ def to_json_number(value: float | None) -> float | None:
     """Round to seven digits, more than a screen shows; NaN and infinity become None."""
     if value is None or not np.isfinite(value):
         return None
-    # Steps and counts must not be rounded; beyond 2**53 JavaScript cannot represent
-    # every integer.
-    if value == int(value) and abs(value) < 2**53:
+    # Neither steps and counts nor the seconds of a clock may be rounded.
+    if value == int(value) or abs(value) >= 1e9:
         return value
     return float(f"{value:.7g}")
 

@@ -2,6 +2,8 @@
 
 from typing import Literal, TypeAlias
 
+from frugax.budget import format_seconds
+
 State: TypeAlias = Literal[
     "waiting", "running", "quiet", "finishing", "finished", "closed", "died",
     "unreadable",
@@ -48,7 +50,7 @@ def judge(
         return "closed", "The journal was closed properly. There is no receipt."
     if age_s <= max(_QUIET_AFTER_S, _QUIET_AFTER_GAPS * longest_gap_s):
         return "running", "Records are coming in."
-    since = f"Nothing new for {_format_duration(age_s)}"
+    since = f"Nothing new for {format_seconds(age_s)}"
     if is_held:
         return "quiet", f"{since}, but its process still has it open."
     if is_held is None:
@@ -57,10 +59,3 @@ def judge(
         f"{since}, the journal is not closed and no process of this machine has it "
         "open: it was killed, or runs on another machine."
     )
-
-
-def _format_duration(seconds: float) -> str:
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.3g} {unit}"
-    return f"{seconds:.0f} s"
