@@ -16,7 +16,7 @@ from frugax import OverheadBudget, watch
 from frugax.errors import OutputError
 from frugax.watch._entries import StepMetrics
 from frugax.watch._series import MetricSeries
-from frugax.watch.probes import LastValues, MaskedValues, PackedRecords
+from frugax.watch.probes import MaskedValues, PackedRecords
 from refusals import refuses
 
 from .watching import Clock, Given, Listener, finished, probe, taking
@@ -67,21 +67,6 @@ def test_rounds_of_a_loop_become_steps_of_their_own(journal):
     assert back["some"]["some"][:, 0].tolist() == [0, 3, 10, 13, 20, 23]
 
 
-def test_values_of_untaken_branches_are_not_recorded(journal):
-    probes = {"a": probe("a"), "b": probe("b"), "c": probe("c")}
-    watcher = taking(journal)
-    for i in range(4):
-        a = MaskedValues(np.float32(i), np.bool_(i % 2))
-        b = LastValues(np.float32(i), np.uint32(i))
-        watcher.ingest(i, Given(probes, {"a": a, "b": b, "c": np.float32(i)}))
-    back = finished(watcher, journal)
-    assert back["a"].tolist() == [1, 3]
-    assert back.steps_with("a").tolist() == [1, 3]
-    assert back["b"].tolist() == [1, 2, 3]
-    assert back["b/count"].tolist() == [1, 2, 3]
-    assert back["c"].tolist() == [0, 1, 2, 3]
-
-
 @pytest.mark.parametrize(
     ("level", "scalars", "frames", "summaries"),
     [
@@ -108,20 +93,6 @@ def test_a_level_reports_kept_and_left_out_records(
     assert all(kept[kind] + left[kind] == 20 for kind in kept)
     assert sum(n > 0 for n in due) == scalars
     assert len(back) == scalars
-
-
-def test_numbers_of_the_same_step_from_both_sides_are_one_record(journal):
-    watcher = taking(journal)
-    for i in range(10):
-        norm = Given({"norm": probe("norm")}, {"norm": jnp.float32(i)})
-        watcher.ingest(i, norm)
-        watcher.record(i, {"loss": jnp.float32(-i)})
-    back = finished(watcher, journal)
-    assert watcher.losses.tally("scalar").given == 20
-    assert watcher.losses.tally("scalar").kept == 20
-    assert len(back) == 10
-    assert back["norm"].tolist() == list(range(10))
-    assert back["loss"].tolist() == [-i for i in range(10)]
 
 
 @pytest.mark.parametrize("level", ["standard", "full"])
@@ -398,12 +369,6 @@ def count_down(n):
 
     start = n, jnp.float32(1)
     return jax.lax.while_loop(lambda state: state[0] > 0, body, start)[1]
-
-
-def test_a_while_loop_keeps_the_name_of_its_number(tmp_path):
-    back = recorded(tmp_path, count_down, jnp.int32(3))
-    assert set(back.names) == {"a", "a/count"}
-    assert back["a"].tolist() == [4.0] * 3
 
 
 def test_a_number_called_count_is_not_taken_for_that_of_the_loop(tmp_path):

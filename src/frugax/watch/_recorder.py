@@ -35,7 +35,6 @@ from ._journal_writer import JournalWriter
 from ._overhead_account import OverheadAccount
 from ._rate import Rate
 from ._rows import Rows, merge_steps
-from ._sink_feeds import SinkFeeds
 from .delivery import SinkWorker
 from .journal import RECORDS_PER_BLOCK, Journal
 
@@ -49,6 +48,9 @@ _MIN_STEP_AGE_S = 0.1
 # Memory that records of programs may hold while they wait. Without a cap in
 # bytes, 4096 waiting frames could fill an accelerator.
 _MAX_PENDING_BYTES = 256 * 2**20
+# A loop of 10,000 rounds must not become 10,000 events: each sink gets at most this
+# many rows of one batch. The journal gets all of them.
+_MAX_EVENTS_PER_BATCH = 64
 # Between two status rows, for a page that a person follows.
 _STATUS_INTERVAL_S = 1.0
 
@@ -62,7 +64,7 @@ class Recorder:
         rate: says what is recorded.
         account: sums what watching takes.
         writer: writes to the journal, and counts.
-        feeds: the sinks.
+        sinks: the sinks, each with a queue and a thread.
         schedules: the watched functions.
         latest: the last numbers read, by name.
         forced: collections made because too many entries waited.
@@ -85,7 +87,9 @@ class Recorder:
         self.rate = rate
         self.account = OverheadAccount(clock)
         self.writer = JournalWriter(journal)
-        self.feeds = SinkFeeds(sinks)
+        self.sinks = [
+            sink if isinstance(sink, SinkWorker) else SinkWorker(sink) for sink in sinks
+        ]
         self.schedules: list[CallSchedule] = []
         self.latest: dict[str, np.ndarray] = {}
         self.forced = 0
@@ -392,8 +396,19 @@ class Recorder:
         batches = [rows for rows in batches if len(rows)]
         self.writer.waiting.extend(rows for rows in batches if rows.kind is not None)
         for rows in batches:
-            self.feeds.feed(rows)
+            self._feed(rows)
         self.writer.write()
+
+    def _feed(self, rows: Rows) -> None:
+        """Pass rows to the sinks; those on watching itself are summaries to them."""
+        if not self.sinks:
+            return
+        # No summary and no number of a training step may be lost.
+        if rows.kind in ("scalar", "frame") and rows.stream:
+            rows = rows.thin(_MAX_EVENTS_PER_BATCH)
+        events = rows.to_events(rows.kind or "summary")
+        for sink in self.sinks:
+            sink.put(events)
 
     def _write_open_rows(self, min_age_s: float) -> None:
         """Write the rows in memory, so that a crash loses little."""
@@ -411,7 +426,8 @@ class Recorder:
 
     def describe_overhead(self) -> tuple[str, float | None, float]:
         """Describe what watching takes; see `OverheadAccount.describe`."""
-        return self.account.describe(self.schedules, self.feeds.cpu_s)
+        sinks_s = sum(sink.cpu_s for sink in self.sinks)
+        return self.account.describe(self.schedules, sinks_s)
 
     def write_status(self, *, always: bool = False) -> None:
         """Write the overhead and the losses so far, now and then or always."""
@@ -431,7 +447,7 @@ class Recorder:
             self._status = step, now
             row = Rows.single(None, STATUS_STREAM, step, values | self._state())
             self.writer.write([row])
-            self.feeds.feed(row)
+            self._feed(row)
 
     def _state(self) -> dict[str, float]:
         # The share that the receipt would state now; left out while it is unknown.

@@ -451,7 +451,8 @@ class Watcher(AbstractContextManager["Watcher"]):
             self.recorder.write_status(always=True)
             if self._journal is not None:
                 self._journal.flush()
-            self.recorder.feeds.flush(timeout_s)
+            for sink in self.recorder.sinks:
+                sink.flush(timeout_s)
         self.recorder.raise_refused()
 
     def close(self, timeout_s: float = 5.0) -> None:
@@ -467,7 +468,8 @@ class Watcher(AbstractContextManager["Watcher"]):
         finally:
             self.recorder.closed = True
             self.recorder.wake()
-            self.recorder.feeds.close(timeout_s)
+            for sink in self.recorder.sinks:
+                sink.close(timeout_s)
 
     def __enter__(self) -> "Watcher":
         enter(self)
@@ -520,7 +522,7 @@ class Watcher(AbstractContextManager["Watcher"]):
             problems.append(f"{lost:,} records are lost: {writer.losses}.")
         if self._alerts is not None:
             problems += self._alerts.messages
-        reports = self.recorder.feeds.reports()
+        reports = [sink.report() for sink in self.recorder.sinks]
         problems += [f"{report}." for report in reports if report.has_problems]
         notes += problems
         notes += [f"{report}." for report in reports if not report.has_problems]

@@ -21,18 +21,22 @@ class WaitingWatcher(Watcher):
         """
         super().record(step, metrics)
         self.collect()
-        self.recorder.feeds.flush()
+        self._wait_for_sinks()
 
     def ingest(self, *args: Any, **kwargs: Any) -> None:
         """Take the records of a call, and wait for the sinks; never raises for them."""
         super().ingest(*args, **kwargs)
         with contextlib.suppress(OutputError, ValueError):
             self.collect()
-        self.recorder.feeds.flush()
+        self._wait_for_sinks()
 
     def ingest_callback(self, *args: Any, **kwargs: Any) -> None:
         """Take a record of a callback, and wait for the sinks."""
         super().ingest_callback(*args, **kwargs)
         # Not `collect`, which would wait for the program that has called back.
         self.recorder.write_called_back()
-        self.recorder.feeds.flush()
+        self._wait_for_sinks()
+
+    def _wait_for_sinks(self) -> None:
+        for sink in self.recorder.sinks:
+            sink.flush()
