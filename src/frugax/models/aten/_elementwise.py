@@ -38,7 +38,6 @@ _FLOATS: dict[str, Callable[..., Array]] = {
     "atanh": jnp.arctanh,
     "cos": jnp.cos,
     "cosh": jnp.cosh,
-    "deg2rad": jnp.deg2rad,
     # At 0 it is minus infinity in torch, and NaN in JAX.
     "digamma": lambda x: jnp.where(
         x == 0, jnp.copysign(jnp.inf, -x), special.digamma(x)
@@ -54,7 +53,6 @@ _FLOATS: dict[str, Callable[..., Array]] = {
     "log10": jnp.log10,
     "log1p": jnp.log1p,
     "log2": jnp.log2,
-    "rad2deg": jnp.rad2deg,
     "reciprocal": jnp.reciprocal,
     "rsqrt": lax.rsqrt,
     "sigmoid": jax.nn.sigmoid,
@@ -72,7 +70,6 @@ _SAME: dict[str, Callable[..., Array]] = {
     "trunc": lambda x: jnp.trunc(x) if is_floating(x.dtype) else x,
     "frac": lambda x: x - jnp.trunc(x),
     "neg negative": jnp.negative,
-    "positive": lambda x: x,
     "square": jnp.square,
     "relu": jax.nn.relu,
     "clone alias contiguous lift_fresh lift_fresh_copy": lambda x: x,
@@ -208,12 +205,6 @@ def _sub(xp: Any, x: Array, other: Any, alpha: Any = 1) -> Array:
     return jnp.subtract(*same_dtype(xp, x, _scaled(xp, other, alpha), dtype=dtype))
 
 
-@aten("rsub")
-def _rsub(xp: Any, x: Array, other: Any, alpha: Any = 1) -> Array:
-    dtype = promoted_dtype(xp, x, other)
-    return jnp.subtract(*same_dtype(xp, other, _scaled(xp, x, alpha), dtype=dtype))
-
-
 @aten("div.Tensor_mode", "div.Scalar_mode")
 def _div_mode(
     xp: Any, x: Array, other: Any, *, rounding_mode: str | None = None
@@ -284,11 +275,6 @@ def _to(xp: Any, x: Array, *, dtype: Any = None) -> Array:
     return x if dtype is None else _cast(xp, x, dtype)
 
 
-@aten("type_as")
-def _type_as(xp: Any, x: Array, other: Array) -> Array:
-    return _cast(xp, x, np.dtype(other.dtype))
-
-
 def _cast(xp: Any, x: Array, dtype: np.dtype) -> Array:
     if dtype.kind in "iu" and x.dtype.kind == "c":
         x = jnp.real(x)
@@ -343,17 +329,6 @@ def _softplus(x: Array, beta: Any = 1, threshold: Any = 20) -> Array:
     return jnp.where(x * beta > threshold, x, soft)
 
 
-def _hardshrink(x: Array, lambd: Any = 0.5) -> Array:
-    return jnp.where(jnp.abs(x) <= lambd, jnp.zeros((), x.dtype), x)
-
-
-@aten("logit", "special_logit")
-def _logit(xp: Any, x: Array, eps: float | None = None) -> Array:
-    x = to_float(xp, x)
-    x = x if eps is None else _clamp(xp, x, eps, 1 - eps)
-    return jnp.log(x) - jnp.log1p(-x)
-
-
 # Those whose gradient at a kink, and whose dtype, are the op's.
 _OPS: dict[str, Callable[..., Array]] = {
     "relu6": lambda xp, x: OPS["relu6"].body(xp, x),
@@ -374,8 +349,6 @@ _ACTIVATIONS: dict[str, Callable[..., Array]] = {
     "hardswish": lambda x: jnp.where(
         x <= -3, 0, jnp.where(x < 3, x * ((x + 3) / 6), x)
     ),
-    "hardshrink": _hardshrink,
-    "softshrink": lambda x, lambd=0.5: jnp.sign(x) * jax.nn.relu(jnp.abs(x) - lambd),
 }
 _WIDE_ACTIVATIONS: dict[str, Callable[..., Array]] = {
     "gelu": lambda x, approximate="none": jax.nn.gelu(
@@ -400,11 +373,6 @@ def _prelu(xp: Any, x: Array, weight: Array) -> Array:
     if weight.ndim == 1 and x.ndim > 1:
         weight = weight.reshape((-1, *[1] * (x.ndim - 2)))
     return jnp.where(x > 0, x, x * weight)
-
-
-@aten("threshold")
-def _threshold(xp: Any, x: Array, threshold: Any, value: Any) -> Array:
-    return jnp.where(x <= threshold, as_array(xp, value, np.dtype(x.dtype)), x)
 
 
 @aten("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")

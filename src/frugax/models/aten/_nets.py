@@ -48,26 +48,15 @@ def _linear(xp: Any, x: Array, weight: Array, bias: Array | None = None) -> Arra
     return out if bias is None else out + bias
 
 
-def _add_product(xp: Any, x: Array, product: Array, beta: Any, alpha: Any) -> Array:
-    product = product if alpha == 1 else product * as_array(xp, alpha, product.dtype)
-    if beta == 0:
-        return product  # without the NaN of the first
-    return (x if beta == 1 else x * as_array(xp, beta, x.dtype)) + product
-
-
-@aten("addmm", "addmv", "baddbmm")
-def _addmm(
-    xp: Any, x: Array, mat1: Array, mat2: Array, *, beta: Any = 1, alpha: Any = 1
-) -> Array:
-    return _add_product(xp, x, _matmul(xp, mat1, mat2), beta, alpha)
-
-
 @aten("addbmm")
 def _addbmm(
     xp: Any, x: Array, batch1: Array, batch2: Array, *, beta: Any = 1, alpha: Any = 1
 ) -> Array:
     product = jnp.sum(_matmul(xp, batch1, batch2), 0)
-    return _add_product(xp, x, product, beta, alpha)
+    product = product if alpha == 1 else product * as_array(xp, alpha, product.dtype)
+    if beta == 0:
+        return product  # without the NaN of the first
+    return (x if beta == 1 else x * as_array(xp, beta, x.dtype)) + product
 
 
 @aten("einsum")
@@ -169,24 +158,6 @@ def _convolve(
     if bias is not None:
         result = result + bias.reshape((-1, *[1] * axes))
     return result[0] if is_single else result
-
-
-@aten("conv1d", "conv2d", "conv3d")
-def _conv(
-    xp: Any, x: Array, weight: Array, bias: Array | None = None, stride: Any = 1,
-    padding: Any = 0, dilation: Any = 1, groups: int = 1,
-) -> Array:  # fmt: skip
-    return _convolve(xp, x, weight, bias, stride, padding, dilation, groups)
-
-
-@aten("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def _conv_transpose(
-    xp: Any, x: Array, weight: Array, bias: Array | None = None, stride: Any = 1,
-    padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
-) -> Array:  # fmt: skip
-    return _convolve(
-        xp, x, weight, bias, stride, padding, dilation, groups, output_padding
-    )
 
 
 @aten("convolution")

@@ -43,11 +43,6 @@ _add_sum("mean", jnp.mean)
 _add_sum("prod", jnp.prod)
 
 
-@aten("count_nonzero")
-def _count_nonzero(xp: Any, x: Array, dim: Any = None) -> Array:
-    return xp.cast(jnp.count_nonzero(x, _keep(x, dim)), xp.int_dtype)
-
-
 def _add_reduction(names: str, function: Callable[..., Array]) -> None:
     def compute(xp: Any, x: Array, dim: Any = None, keepdim: bool = False) -> Array:
         result = function(x, _keep(x, dim), keepdims=keepdim)
@@ -61,11 +56,6 @@ _add_reduction("amax max", jnp.max)
 _add_reduction("amin min", jnp.min)
 _add_reduction("any _is_any_true", jnp.any)
 _add_reduction("all _is_all_true", jnp.all)
-
-
-@aten("aminmax")
-def _aminmax(xp: Any, x: Array, *, dim: Any = None, keepdim: bool = False) -> Any:
-    return tuple(f(x, _keep(x, dim), keepdims=keepdim) for f in (jnp.min, jnp.max))
 
 
 def _add_index(name: str, find: Callable[..., Array]) -> None:
@@ -113,23 +103,8 @@ def _variance(xp: Any, x: Array, dim: Any, correction: Any, keepdim: bool) -> Ar
     return total / jnp.maximum(count - correction, 0)
 
 
-def _correction(dim: Any, unbiased: Any, correction: Any) -> tuple[Any, Any]:
-    """The axes and the correction; of some overloads a flag stands for it."""
-    if isinstance(dim, bool):
-        dim, unbiased = None, dim
-    if unbiased is not None:
-        correction = int(unbiased)
-    return dim, 1 if correction is None else correction
-
-
 def _add_moments(name: str, finish: Callable[..., Any]) -> None:
-    def with_flag(
-        xp: Any, x: Array, dim: Any = None, unbiased: Any = None, keepdim: Any = False
-    ) -> Any:
-        axes, correction = _correction(dim, unbiased, None)
-        return finish(xp, x, axes, correction, keepdim)
-
-    def with_number(
+    def compute(
         xp: Any,
         x: Array,
         dim: Any = None,
@@ -137,11 +112,9 @@ def _add_moments(name: str, finish: Callable[..., Any]) -> None:
         correction: Any = None,
         keepdim: bool = False,
     ) -> Any:
-        axes, correction = _correction(dim, None, correction)
-        return finish(xp, x, axes, correction, keepdim)
+        return finish(xp, x, dim, 1 if correction is None else correction, keepdim)
 
-    aten(name)(with_flag)
-    aten(f"{name}.correction")(with_number)
+    aten(f"{name}.correction")(compute)
 
 
 _add_moments("var", _variance)
@@ -221,10 +194,6 @@ def _sort_stable(
     xp: Any, x: Array, *, stable: Any = None, dim: int = -1, descending: bool = False
 ) -> Any:
     return _sort(xp, x, dim, descending)
-
-
-aten("argsort")(lambda xp, x, *settings: _sort(xp, x, *settings)[1])
-aten("argsort.stable")(lambda xp, x, **settings: _sort_stable(xp, x, **settings)[1])
 
 
 @aten("topk")

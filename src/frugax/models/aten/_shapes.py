@@ -45,7 +45,6 @@ _MOVES: dict[str, Callable[..., Any]] = {
         jnp.swapaxes(x, dim0, dim1) if x.ndim else x
     ),
     "t t_copy mT": lambda x: jnp.swapaxes(x, -2, -1) if x.ndim >= 2 else x,
-    "movedim moveaxis": jnp.moveaxis,
     "unsqueeze unsqueeze_copy": lambda x, dim: jnp.expand_dims(x, dim),
     "expand_as": lambda x, other: jnp.broadcast_to(x, other.shape),
     "flip": lambda x, dims: jnp.flip(x, dims),
@@ -54,7 +53,6 @@ _MOVES: dict[str, Callable[..., Any]] = {
     "diagonal diagonal_copy": lambda x, offset=0, dim1=0, dim2=1: jnp.diagonal(
         x, offset, dim1, dim2
     ),
-    "diag": lambda x, diagonal=0: jnp.diag(x, diagonal),
     "index_select": lambda x, dim, index: jnp.take(x, index, dim),
 }
 aten_table(_MOVES)
@@ -79,26 +77,10 @@ def _expand(xp: Any, x: Array, size: tuple[Any, ...], *, implicit: Any = False) 
     return jnp.broadcast_to(x, shape)
 
 
-@aten("broadcast_to")
-def _broadcast_to(xp: Any, x: Array, size: tuple[Any, ...]) -> Array:
-    return _expand(xp, x, size)
-
-
 @aten("broadcast_tensors")
 def _broadcast_tensors(xp: Any, tensors: Sequence[Array]) -> Any:
     shape = jnp.broadcast_shapes(*(t.shape for t in tensors))
     return tuple(jnp.broadcast_to(t, shape) for t in tensors)
-
-
-@aten("repeat")
-def _repeat(xp: Any, x: Array, repeats: tuple[Any, ...]) -> Array:
-    # Each axis beside a new one of that length; jnp.tile needs known lengths.
-    lengths = (1,) * (len(repeats) - x.ndim) + tuple(x.shape)
-    pairs = [n for pair in zip([1] * len(lengths), lengths, strict=True) for n in pair]
-    x = x.reshape(pairs)
-    wide = [n for pair in zip(repeats, lengths, strict=True) for n in pair]
-    x = jnp.broadcast_to(x, wide)
-    return x.reshape([r * n for r, n in zip(repeats, lengths, strict=True)])
 
 
 @aten("cat", "concat", "concatenate")
@@ -163,17 +145,6 @@ def _pad(
 
 for _name, _mode in (("reflection", "reflect"), ("replication", "replicate")):
     aten(*(f"{_name}_pad{n}d" for n in (1, 2, 3)))(functools.partial(_pad, mode=_mode))
-
-
-@aten("unfold", "unfold_copy")
-def _unfold(xp: Any, x: Array, dimension: int, size: int, step: int) -> Array:
-    if x.ndim == 0:
-        return x.reshape(1)
-    axis = dimension % x.ndim
-    count = (x.shape[axis] - size) // step + 1
-    starts = lax.mul(jnp.arange(count), step)
-    windows = jnp.take(x, starts[:, None] + jnp.arange(size), axis)
-    return jnp.moveaxis(windows, axis + 1, -1)
 
 
 @aten("as_strided", "as_strided_copy")
@@ -254,24 +225,13 @@ def _unbind(xp: Any, x: Array, dim: int = 0) -> Any:
     return tuple(_select(xp, x, dim, i) for i in range(x.shape[dim]))
 
 
-def _split_sizes(xp: Any, x: Array, sizes: Sequence[Any], dim: int) -> Any:
+@aten("split_with_sizes", "split_with_sizes_copy")
+def _split(xp: Any, x: Array, split_sizes: Sequence[Any], dim: int = 0) -> Any:
     parts, start = [], 0
-    for size in sizes:
+    for size in split_sizes:
         parts.append(_narrow(x, dim, start, size))
         start = start + size
     return tuple(parts)
-
-
-@aten("split", "split_copy", "split_with_sizes", "split_with_sizes_copy")
-def _split(xp: Any, x: Array, split_size: Any, dim: int = 0) -> Any:
-    if isinstance(split_size, tuple):
-        return _split_sizes(xp, x, split_size, dim)
-    length = x.shape[dim]
-    if not isinstance(split_size, int) and split_size == length:  # a free length
-        return (x,)
-    starts = range(0, length, split_size) or [0]
-    sizes = [min(split_size, length - s) for s in starts]
-    return _split_sizes(xp, x, sizes, dim)
 
 
 # --- gathering --------------------------------------------------------------------
@@ -458,39 +418,6 @@ def _arange(xp: Any, *bounds: Any, dtype: Any = None) -> Array:
     return xp.cast(start + steps * step, dtype)
 
 
-@aten("linspace")
-def _linspace(xp: Any, start: Any, end: Any, steps: int, *, dtype: Any = None) -> Any:
-    # From both ends, and of integers truncated, as torch.
-    number, last, half = jnp.arange(steps), steps - 1, steps // 2
-    if isinstance(steps, int):  # and not a free length
-        number, last, half = np.arange(steps), max(last, 1), max(half, 1)
-    step = (end - start) / last
-    # In 64 bits, if all of it is known.
-    known = all(isinstance(n, (int, float)) for n in (start, end, steps))
-    values = (np if known else jnp).where(
-        number < half, start + step * number, end - step * (last - number)
-    )
-    return jnp.asarray(values, dtype or xp.float_dtype)
-
-
-@aten("eye")
-def _eye(xp: Any, n: int, m: int | None = None, *, dtype: Any = None) -> Array:
-    return jnp.eye(n, m, dtype=dtype or xp.float_dtype)
-
-
-def _add_indices(name: str, find: Callable[..., Any]) -> None:
-    def compute(
-        xp: Any, row: int, col: int, offset: int = 0, *, dtype: Any = None
-    ) -> Array:
-        return jnp.stack(find(row, offset, col)).astype(dtype or xp.int_dtype)
-
-    aten(name)(compute)
-
-
-_add_indices("tril_indices", jnp.tril_indices)
-_add_indices("triu_indices", jnp.triu_indices)
-
-
 @aten("full")
 def _full(xp: Any, size: Any, fill_value: Any, *, dtype: Any = None) -> Array:
     return jnp.broadcast_to(as_array(xp, fill_value, dtype), size)
@@ -508,26 +435,6 @@ def _new_full(
     return _full(xp, size, fill_value, dtype=dtype or np.dtype(x.dtype))
 
 
-def _add_new(name: str, value: int) -> None:
-    def of_shape(xp: Any, size: Any, *, dtype: Any = None) -> Array:
-        return _full(xp, size, value, dtype=dtype or np.dtype(xp.float_dtype))
-
-    def of_tensor(xp: Any, x: Array, *, dtype: Any = None) -> Array:
-        return _full_like(xp, x, value, dtype=dtype)
-
-    def new(xp: Any, x: Array, size: Any, *, dtype: Any = None) -> Array:
-        return _new_full(xp, x, size, value, dtype=dtype)
-
-    aten(name)(of_shape)
-    aten(f"{name}_like")(of_tensor)
-    aten(f"new_{name}")(new)
-
-
-_CREATED: dict[str, int] = {"zeros": 0, "ones": 1, "empty": 0}
-for _name, _value in _CREATED.items():
-    _add_new(_name, _value)
-
-
-@aten("new_empty_strided")
-def _new_empty(xp: Any, x: Array, size: Any, stride: Any, *, dtype: Any = None) -> Any:
-    return _new_full(xp, x, size, 0, dtype=dtype)
+@aten("empty")
+def _empty(xp: Any, size: Any, *, dtype: Any = None) -> Array:
+    return _full(xp, size, 0, dtype=dtype or np.dtype(xp.float_dtype))

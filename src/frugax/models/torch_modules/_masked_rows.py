@@ -28,7 +28,7 @@ _aten = torch.ops.aten
 # The entry that a reduction along an axis ignores; "least" and "most" are those of the
 # dtype. Products of matrices ignore a row of zeros in either of them.
 _NEUTRAL: dict[str, Any] = {
-    **dict.fromkeys(("sum", "nansum", "count_nonzero", "cumsum", "any"), 0),
+    **dict.fromkeys(("sum", "nansum", "cumsum", "any"), 0),
     **dict.fromkeys(("mm", "bmm", "mv", "dot", "matmul", "einsum"), 0),
     **dict.fromkeys(("prod", "cumprod", "all"), 1),
     **dict.fromkeys(("amax", "max", "logsumexp", "softmax", "log_softmax"), "least"),
@@ -39,10 +39,9 @@ _MOMENTS = ("mean", "var", "std", "var_mean", "std_mean")
 # Operations, beside those with torch's tag for it, that treat each entry alike, or each
 # row along any axis. Lengths in their arguments are those of the result.
 _ROWWISE_NAMES = """
-permute transpose t unsqueeze squeeze expand expand_as broadcast_tensors movedim stack
-clone alias detach contiguous to _to_copy type_as copy dropout embedding floor_divide
-lift_fresh_copy prelu log_sigmoid hardswish repeat sym_size zeros ones full zeros_like
-ones_like full_like new_zeros new_ones new_full
+permute transpose t unsqueeze squeeze expand expand_as broadcast_tensors stack clone
+alias detach contiguous to _to_copy copy dropout embedding floor_divide lift_fresh_copy
+prelu log_sigmoid hardswish repeat sym_size full full_like new_full
 """
 _ROWWISE = frozenset(_ROWWISE_NAMES.split())
 _VIEWS_NAMES = """
@@ -50,11 +49,7 @@ view reshape _unsafe_view view_copy _reshape_copy flatten
 """
 _VIEWS = frozenset(_VIEWS_NAMES.split())
 # Operations on all axes but the first.
-_BATCHED_NAMES = """
-conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution
-group_norm batch_norm
-"""
-_BATCHED = frozenset(_BATCHED_NAMES.split())
+_BATCHED = ("convolution", "group_norm", "batch_norm")
 # Operations on the last axes, with the number of these.
 _LAST_AXES: dict[str, Callable[[dict[str, Any]], int]] = {
     "linear": lambda args: 1,
@@ -486,7 +481,7 @@ class _Rewriting:
                 masks.append(self.selections[length].mask)
                 continue
             size = [self._length(self._new(tensor), axis)]
-            masks.append(self._call(_aten.new_ones.default, first, size))
+            masks.append(self._call(_aten.new_full.default, first, size, True))
         mask = self._call(_aten.cat.default, masks)
         self._select(self.axes[self.node][axis], mask, tuple(lengths))
         return self._copy()
