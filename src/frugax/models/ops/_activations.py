@@ -9,17 +9,30 @@ from typing import Any
 
 from jaxtyping import Shaped
 
+from ._elementwise import declare_unary
 from ._settings import Positive
 from ._table import op
 
 Array = Shaped[Any, "*shape"]
 Axis = int | Sequence[int] | None
 
-
-@op(promote="float")
-def relu(xp: Any, input: Array) -> Array:
-    """max(input, 0), with gradient 0 at 0."""
-    return xp.relu(input)
+# Those that are the library's own.
+_UNARY = {
+    "relu": "max(input, 0), with gradient 0 at 0.",
+    # Its fixed point assumes weights of variance 1 / inputs: Glorot's in a square
+    # Linear, and half of He's. alpha and scale solve the paper's fixed-point equations
+    # for mean 0 and variance 1.
+    "selu": "The elu that keeps mean 0 and variance 1. Klambauer 2017, "
+    "arXiv:1706.02515.",
+    "silu": "`input` * sigmoid(input). Hendrycks & Gimpel 2016, arXiv:1606.08415, "
+    "sec. 2.",
+    "sigmoid": "1 / (1 + exp(-input)).",
+    "log_sigmoid": "log(sigmoid(input)), without overflow.",
+    "softplus": "log(1 + exp(input)), without overflow. Dugas et al. 2000, NeurIPS.",
+    "mish": "`input` * tanh(softplus(input)). Misra 2019, arXiv:1908.08681.",
+}
+for _name, _doc in _UNARY.items():
+    declare_unary(_name, _doc, "float")
 
 
 @op(promote="float")
@@ -57,21 +70,6 @@ def celu(xp: Any, input: Array, *, alpha: Positive = 1.0) -> Array:
 
 
 @op(promote="float")
-def selu(xp: Any, input: Array) -> Array:
-    """The elu that keeps mean 0 and variance 1. Klambauer 2017, arXiv:1706.02515."""
-    # Its fixed point assumes weights of variance 1 / inputs: Glorot's in a square
-    # Linear, and half of He's. alpha and scale solve the paper's fixed-point equations
-    # for mean 0 and variance 1.
-    return xp.selu(input)
-
-
-@op(promote="float")
-def silu(xp: Any, input: Array) -> Array:
-    """`input` * sigmoid(input). Hendrycks & Gimpel 2016, arXiv:1606.08415, sec. 2."""
-    return xp.silu(input)
-
-
-@op(promote="float")
 def swish(xp: Any, input: Array, *, beta: float = 1.0) -> Array:
     """`input` * sigmoid(beta input). Ramachandran et al. 2017, arXiv:1710.05941."""
     # Each library has this one as a function of its own.
@@ -89,18 +87,6 @@ def gelu(xp: Any, input: Array, *, approximate: bool = False) -> Array:
     # GPT-2 was trained with the tanh form: checkpoints need the form they were trained
     # with.
     return xp.gelu(input, approximate=approximate)
-
-
-@op(promote="float")
-def sigmoid(xp: Any, input: Array) -> Array:
-    """1 / (1 + exp(-input))."""
-    return xp.sigmoid(input)
-
-
-@op(promote="float")
-def log_sigmoid(xp: Any, input: Array) -> Array:
-    """log(sigmoid(input)), without overflow."""
-    return xp.log_sigmoid(input)
 
 
 @op(promote="float")
@@ -124,23 +110,11 @@ def hard_tanh(xp: Any, input: Array) -> Array:
 
 
 @op(promote="float")
-def softplus(xp: Any, input: Array) -> Array:
-    """log(1 + exp(input)), without overflow. Dugas et al. 2000, NeurIPS."""
-    return xp.softplus(input)
-
-
-@op(promote="float")
 def softsign(xp: Any, input: Array) -> Array:
     """`input` / (1 + |input|). Turian et al. 2009, NAACL."""
     # It nears its limits polynomially, tanh exponentially: gradients fade more slowly
     # (Glorot & Bengio 2010).
     return input / (xp.absolute(input) + 1.0)
-
-
-@op(promote="float")
-def mish(xp: Any, input: Array) -> Array:
-    """`input` * tanh(softplus(input)). Misra 2019, arXiv:1908.08681."""
-    return xp.mish(input)
 
 
 @op(promote="float")

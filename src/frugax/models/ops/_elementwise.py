@@ -13,7 +13,9 @@ from ._table import Promotion, op
 Array = Shaped[Any, "*shape"]
 
 
-def _declare_unary(name: str, doc: str, promote: Promotion) -> None:
+def declare_unary(name: str, doc: str, promote: Promotion) -> None:
+    """Add an op of one array that is the namespace's own function of that name."""
+
     def body(xp: Any, input: Array) -> Array:
         return getattr(xp, name)(input)
 
@@ -105,9 +107,9 @@ _BINARY_FLOAT = {
 }
 
 for _name, _doc in _UNARY.items():
-    _declare_unary(_name, _doc, "same")
+    declare_unary(_name, _doc, "same")
 for _name, _doc in _UNARY_FLOAT.items():
-    _declare_unary(_name, _doc, "float")
+    declare_unary(_name, _doc, "float")
 for _name, _doc in _BINARY.items():
     _declare_binary(_name, _doc, "same")
 for _name, _doc in _BINARY_FLOAT.items():

@@ -10,51 +10,42 @@ from typing import Any
 
 from jaxtyping import Shaped
 
-from ._table import op
+from ._table import Promotion, op
 
 Array = Shaped[Any, "*shape"]
 Reduced = Shaped[Any, "*rest"]
 Axis = int | Sequence[int] | None
 
 
-@op(promote="same", name="sum")
-def sum_(
-    xp: Any, input: Array, *, axis: Axis = None, keepdims: bool = False
-) -> Reduced:
-    """Sum; 0 for an empty array."""
-    return xp.sum(input, axis, keepdims=keepdims)
+# Those that are the library's own, by the dtype to which their input is promoted.
+_SAME = {
+    "sum": "Sum; 0 for an empty array.",
+    "prod": "Product; 1 for an empty array.",
+    "max": "Largest entry, or NaN; ties share the gradient evenly.",
+    "min": "Smallest entry, or NaN; ties share the gradient evenly.",
+    "any": "Whether any entry is not 0.",
+    "all": "Whether no entry is 0.",
+}
+_FLOAT = {
+    "mean": "Arithmetic mean; NaN for an empty array.",
+    "logsumexp": "log(sum(exp(input))) without overflow; -inf for an empty array.",
+}
 
 
-@op(promote="float")
-def mean(
-    xp: Any, input: Array, *, axis: Axis = None, keepdims: bool = False
-) -> Reduced:
-    """Arithmetic mean; NaN for an empty array."""
-    return xp.mean(input, axis, keepdims=keepdims)
+def _declare(name: str, doc: str, promote: Promotion) -> None:
+    def body(
+        xp: Any, input: Array, *, axis: Axis = None, keepdims: bool = False
+    ) -> Reduced:
+        return getattr(xp, name)(input, axis, keepdims=keepdims)
+
+    body.__name__, body.__doc__ = name, doc
+    op(promote=promote)(body)
 
 
-@op(promote="same")
-def prod(
-    xp: Any, input: Array, *, axis: Axis = None, keepdims: bool = False
-) -> Reduced:
-    """Product; 1 for an empty array."""
-    return xp.prod(input, axis, keepdims=keepdims)
-
-
-@op(promote="same", name="max")
-def max_(
-    xp: Any, input: Array, *, axis: Axis = None, keepdims: bool = False
-) -> Reduced:
-    """Largest entry, or NaN; ties share the gradient evenly."""
-    return xp.max(input, axis, keepdims=keepdims)
-
-
-@op(promote="same", name="min")
-def min_(
-    xp: Any, input: Array, *, axis: Axis = None, keepdims: bool = False
-) -> Reduced:
-    """Smallest entry, or NaN; ties share the gradient evenly."""
-    return xp.min(input, axis, keepdims=keepdims)
+for _name, _doc in _SAME.items():
+    _declare(_name, _doc, "same")
+for _name, _doc in _FLOAT.items():
+    _declare(_name, _doc, "float")
 
 
 @op(promote="same")
@@ -87,30 +78,6 @@ def std(
 ) -> Reduced:
     """Square root of `var`; the gradient is 0 where it is 0."""
     return safe_sqrt(xp, xp.var(input, axis, keepdims=keepdims, ddof=ddof))
-
-
-@op(promote="same", name="any")
-def any_(
-    xp: Any, input: Array, *, axis: Axis = None, keepdims: bool = False
-) -> Reduced:
-    """Whether any entry is not 0."""
-    return xp.any(input, axis, keepdims=keepdims)
-
-
-@op(promote="same", name="all")
-def all_(
-    xp: Any, input: Array, *, axis: Axis = None, keepdims: bool = False
-) -> Reduced:
-    """Whether no entry is 0."""
-    return xp.all(input, axis, keepdims=keepdims)
-
-
-@op(promote="float")
-def logsumexp(
-    xp: Any, input: Array, *, axis: Axis = None, keepdims: bool = False
-) -> Reduced:
-    """log(sum(exp(input))) without overflow; -inf for an empty array."""
-    return xp.logsumexp(input, axis, keepdims=keepdims)
 
 
 @op(promote="float")
