@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ._eager import EAGER, numpy_function, on_host
 from .dtypes import as_dtype, as_float, to_numpy
 from .graph import Library, ModelGraph, Spec
 from .ops import ALIASES, OPS, Op, custom_op, find
@@ -113,61 +112,24 @@ class Backend:
             raise AttributeError(name)
         if name in _TRANSFORMS:
             return functools.partial(self._transform, name)
-        if name in EAGER and name not in self.custom_ops:
-            return functools.partial(self._run_eager, EAGER[name])
         try:
             op = self.find(name)
         except KeyError as e:
             function = self._library_function(name)
-            if function is not None:
-                return functools.partial(self._run_library_function, function)
-            function = on_host(name)
-            if function is None:
+            if not callable(function) or isinstance(function, type):
                 raise AttributeError(f"{type(self).__name__}: {e.args[0]}") from None
-            return functools.partial(self._run_eager, function)
+            return functools.partial(self._run_in_scope, function)
         return functools.partial(self._run_op, op)
 
     def __dir__(self) -> list[str]:
-        known = {*OPS, *ALIASES, *EAGER, *_TRANSFORMS, *self.custom_ops}
-        numpys = {n for n in dir(np) if n[0] != "_" and numpy_function(np, n)}
-        return sorted({*super().__dir__(), *known, *numpys})
+        known = {*OPS, *ALIASES, *_TRANSFORMS, *self.custom_ops}
+        return sorted({*super().__dir__(), *known})
 
-    def _run_eager(self, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        with self.scope():
-            return function(self, *self._eager_arguments(args), **named)
-
-    def _eager_arguments(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        # Lists become arrays; sequences of arrays, shapes and numbers stay.
-        return tuple(
-            self.array(a) if isinstance(a, (list, np.ndarray)) and _is_numeric(a) else a
-            for a in args
-        )
-
-    def _run_library_function(
+    def _run_in_scope(
         self, function: Callable[..., Any], *args: Any, **named: Any
     ) -> Any:
-        """Numbers of a dtype that no argument has become as wide as the backend's."""
-        args = self._eager_arguments(args)
-        named = {
-            k: self.array(v) if isinstance(v, np.ndarray) else v
-            for k, v in named.items()
-        }
-        given = {self.xp.dtype_of(a) for a in leaves((args, named)) if _is_array(a)}
-
-        def settle(x: Any) -> Any:
-            if isinstance(x, (tuple, list)):
-                return tuple(map(settle, x))
-            if not _is_array(x) or "dtype" in named:
-                return x
-            dtype = self.xp.dtype_of(x)
-            if dtype in given or dtype.kind not in "iuf":
-                return x
-            return self.xp.cast(
-                x, self.dtype if dtype.kind == "f" else self.xp.int_dtype
-            )
-
         with self.scope():
-            return settle(function(*args, **named))
+            return function(*args, **named)
 
     def _transform(self, name: str, function: Any, *args: Any, **named: Any) -> Any:
         """A transformation of the library, with the settings of this backend."""
@@ -187,7 +149,7 @@ class Backend:
         raise NotImplementedError
 
     def _library_function(self, name: str) -> Callable[..., Any] | None:
-        """The library's own function for NumPy's of that name, if it has one."""
+        """The library's own function of a name that is not an op; None for none."""
         raise NotImplementedError
 
     def to_numpy(self, value: Any) -> np.ndarray:
@@ -231,6 +193,10 @@ class Backend:
         return register
 
     # --- arrays -----------------------------------------------------------------
+
+    def asarray(self, data: Any, dtype: Any = None) -> Any:
+        """The same as `array`, by its name in the array API standard."""
+        return self.array(data, dtype=dtype)
 
     def zeros(self, *lengths: Any, shape: Any = (), **placed: Any) -> Any:
         """Zeros of this shape; keywords as in `ones`."""
@@ -305,6 +271,40 @@ class Backend:
             array = self.xp.random_integers(key, parse_shape(shape), low, high, dtype)
             return self._place(array, **placed)
 
+    def multinomial(
+        self,
+        probabilities: Any,
+        num_samples: int,
+        replacement: bool = False,  # noqa: FBT001, FBT002 - torch's signature
+    ) -> Any:
+        """Numbers of classes (..., num_samples), drawn by their probabilities.
+
+        Raises:
+            ValueError: there are fewer classes, and none may be drawn twice.
+        """
+        # 16 bits do not tell many classes apart.
+        wide = "float64" if self.dtype.itemsize == 8 else "float32"
+        probabilities = self.cast(probabilities, wide)
+        if not replacement:
+            classes = probabilities.shape[-1]
+            if num_samples > classes:
+                raise ValueError(
+                    f"multinomial: {num_samples} of {classes} classes cannot be drawn "
+                    "without replacement; give replacement=True."
+                )
+            # The classes with the largest noisy logarithms, in order, are draws without
+            # replacement (Efraimidis & Spirakis 2006): log p - log of an exponential
+            # one.
+            uniform = self.rand(*probabilities.shape, dtype=wide)
+            waits = self.negative(self.log1p(self.negative(uniform)))
+            return self.top_k(self.log(probabilities) - self.log(waits), num_samples)[1]
+        shares = probabilities / self.sum(probabilities, -1, keepdims=True)
+        ends = self.expand_dims(self.cumsum(shares, -1), -2)
+        drawn = self.rand(*probabilities.shape[:-1], num_samples, 1, dtype=wide)
+        # Inverse transform sampling: the first class whose cumulated share exceeds it.
+        # The last end is left out, as rounding may leave it below 1.
+        return self.sum(self.greater_equal(drawn, ends)[..., :-1], -1)
+
     def _dtype(self, dtype: Any) -> np.dtype:
         if dtype is None:
             return self.dtype
@@ -318,19 +318,6 @@ def leaves(value: Any) -> list[Any]:
     if not isinstance(value, (tuple, list)):
         return [value]
     return [leaf for part in value for leaf in leaves(part)]
-
-
-def _is_array(value: Any) -> bool:
-    return hasattr(value, "shape") and hasattr(value, "dtype")
-
-
-def _is_numeric(value: Any) -> bool:
-    """Whether a list holds numbers, and not arrays."""
-    return isinstance(value, np.ndarray) or all(
-        isinstance(v, (bool, int, float, np.generic))
-        or (isinstance(v, list) and _is_numeric(v))
-        for v in value
-    )
 
 
 def parse_shape(given: tuple[Any, ...]) -> tuple[int, ...]:

@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, Shaped
 
 from frugax.models._backend import Backend
-from frugax.models._eager import numpy_function
 from frugax.models.dtypes import as_dtype, float32
 from frugax.models.graph import Library, ModelGraph, Spec
 
@@ -118,12 +117,12 @@ class JaxBackend(Backend):
         return getattr(jax, name)
 
     def _library_function(self, name: str) -> Callable[..., Any] | None:
-        function = numpy_function(jnp, name)
+        function = getattr(jnp, name, getattr(jnp.linalg, name, None))
         if function is None:
             return None
 
         def call(*args: Any, **named: Any) -> Any:
-            # NumPy's rules, whatever the caller demands of jnp's.
+            # Without the demands of the caller's settings, as ops are.
             with (
                 jax.numpy_rank_promotion("allow"),
                 jax.numpy_dtype_promotion("standard"),

@@ -26,18 +26,6 @@ _PRECISIONS = {
 }
 
 
-# Functions of torch that mean what NumPy's of the same name do.
-_AS_IN_NUMPY = frozenset(
-    (
-        *("vstack", "hstack", "dstack", "column_stack", "tensor_split", "hsplit"),
-        *("vsplit", "fliplr", "flipud", "rot90", "ravel", "diag", "vander", "kron"),
-        *("cov", "corrcoef", "diff", "inner", "trapezoid", "isclose"),
-        *("log10", "exp2", "logaddexp2", "deg2rad", "rad2deg", "hypot", "fmod", "sinc"),
-        *("signbit", "copysign", "fmax", "fmin", "nansum", "nanmean", "quantile"),
-    )
-)
-
-
 class TorchBackend(Backend):
     """The device and precision of models under torch, and every op as an eager method.
 
@@ -147,7 +135,7 @@ class TorchBackend(Backend):
         return value_and_grad
 
     def _library_function(self, name: str) -> Callable[..., Any] | None:
-        return getattr(torch, name) if name in _AS_IN_NUMPY else None
+        return getattr(torch, name, getattr(torch.linalg, name, None))
 
     # --- arrays -----------------------------------------------------------------
 
