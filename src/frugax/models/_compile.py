@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from frugax.budget import MemoryBudget, MemoryShare, SizeBudget, check_budget
 
-from ._compiled_model import Program
 from ._input_specs import input_specs
 from ._select import bind, check_bound, prune
 from .graph import (
@@ -15,6 +14,7 @@ from .graph import (
     IOKey,
     Layer,
     ModelGraph,
+    Program,
     flatten,
 )
 from .ops import is_floating

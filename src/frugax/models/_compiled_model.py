@@ -1,6 +1,5 @@
 """The base class of `JaxModel` and `TorchModel`; it checks arrays and saves models."""
 
-import dataclasses
 import difflib
 import functools
 import importlib
@@ -18,11 +17,11 @@ from ._backend import leaves
 from .dtypes import to_numpy
 from .graph import (
     GraphNode,
-    Layer,
     LoopNode,
     ModelGraph,
     Normal,
     OpNode,
+    Program,
     Run,
     Spec,
     Weight,
@@ -35,34 +34,16 @@ from .ops import is_floating
 from .serialization import ExportedModel, export, save
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Program:
-    """A description laid out for one backend; `JaxModel` and `TorchModel` run it.
-
-    Attributes:
-        layer: the description that was compiled.
-        backend: where the model runs.
-        graph: the flat program, with the shapes of its values.
-        param_keys: the keys of arrays that are trained.
-        data_keys: the keys of arrays that go in with the data: inputs, and the state.
-        compile_options: the other arguments of `compile`, by name.
-    """
-
-    layer: Layer
-    backend: Any
-    graph: ModelGraph
-    param_keys: frozenset[str]
-    data_keys: frozenset[str]
-    compile_options: Mapping[str, Any]
-
-
 class CompiledModel:
     """What models have in common in every library: names, checks and files.
 
     Attributes:
         program: the compiled program; its fields are attributes of the model too.
         weights: the arrays that the layers own, by key.
+        pure: the model as one function `f(params, data) -> outputs`.
     """
+
+    pure: Any
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -120,7 +101,7 @@ class CompiledModel:
         """
         is_nan = lambda v: not np.isfinite(to_numpy(v).astype(np.float64)).all()
         bad = [k for k, v in {**params, **(state or {})}.items() if is_nan(v)]
-        save(self, path, params, state)
+        save(self.program, path, params, state)
         if bad:
             warnings.warn(
                 f"{os.fspath(path)}: {bad[0]!r} holds NaN or infinity; models.load "
@@ -160,7 +141,12 @@ class CompiledModel:
             ValueError: a platform is unknown, or `params` do not fit the model.
         """
         return export(
-            self, path, params=params, platforms=platforms, gradients=gradients
+            self.program,
+            self.pure,
+            path,
+            params=params,
+            platforms=platforms,
+            gradients=gradients,
         )
 
     def check_names(self, params: Mapping[str, Any], data: Mapping[str, Any]) -> None:

@@ -105,7 +105,7 @@ def load(
     compiled = compile(model, backend, **how)
     arrays = {k: a for k, a in stored.items() if not k.startswith(CONSTANT_PREFIX)}
     params, state = assign_weights(
-        compiled,
+        compiled.program,
         arrays,
         os.fspath(path),
         keep=description.dtype == backend.dtype.name,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .graph import LoopNode, ModelGraph, OpNode, join
+from .graph import ModelGraph, OpNode
 from .ops import OPS
 
 # Settings by our name, each with the names that the libraries have for it.
@@ -61,21 +61,6 @@ def modules_of(root: Any, path: Sequence[str]) -> Iterator[tuple[tuple[str, ...]
             module = getattr(module, part, None)
         if module is None:
             return
-
-
-def readers_of(graph: ModelGraph, place: str = "") -> dict[str, list[OpNode]]:
-    """The ops that read each weight, by its key; those of loops block by block."""
-    found: dict[str, list[OpNode]] = {}
-    for node in graph.nodes:
-        if isinstance(node, LoopNode):
-            for name in node.names:
-                inner = readers_of(node.body, join(place, name))
-                found |= {join(name, key): nodes for key, nodes in inner.items()}
-            continue
-        for key in node.inputs.values():
-            if key in graph.weights:
-                found.setdefault(key, []).append(node)
-    return found
 
 
 def compare_settings(

@@ -18,14 +18,15 @@ from ._module_settings import (
     flax_epsilon,
     modules_of,
     read_settings,
-    readers_of,
 )
 from ._state_dict import Matches, Names, Rule, Weights
 from .dtypes import to_numpy
+from .graph import OpNode
 from .serialization import (
     assign_weights,
     expected_weights,
     find_mismatches,
+    weights_by_block,
 )
 
 # The arrays whose module is compared: of one that has several, the first.
@@ -180,7 +181,7 @@ def _load(
     pairs: list[tuple[tuple[str, ...], str]] = []
     if not leaves:
         raise TypeError(f"from_{library}: there are no arrays in what was given.")
-    needed = cast("dict[str, Any]", expected_weights(compiled))
+    needed = cast("dict[str, Any]", expected_weights(compiled.program))
     shapes = {k: getattr(v, "weight", v).shape for k, v in needed.items()}
     owners = {k: getattr(v, "owner", "") for k, v in needed.items()}
     rules = [Rule(pattern, targets) for pattern, targets in (names or {}).items()]
@@ -221,7 +222,7 @@ def _load(
     matches.report_unused(rules, used)
     problems = [
         *matches.problems,
-        *find_mismatches(compiled, matches.found, matches.origin),
+        *find_mismatches(compiled.program, matches.found, matches.origin),
     ]
     if problems:
         raise ShapeError(
@@ -229,7 +230,7 @@ def _load(
         )
     weights = Weights(
         *assign_weights(
-            compiled,
+            compiled.program,
             matches.found,
             f"the {library} module",
             keep=False,
@@ -249,13 +250,14 @@ def _check_settings(
 ) -> None:
     """Refuse a module whose settings are at hand and differ from the model's."""
     graph, dtype = compiled.graph, compiled.backend.dtype
-    readers = readers_of(graph)
+    weights = weights_by_block(graph)
     problems: dict[str, None] = {}
     seen: set[Any] = set()
     for path, key in pairs:
         layer = key.rpartition(".")[0]
         owner = f"layer {layer!r}" if layer else "the layer"
-        for node in readers.get(key, ()):
+        readers = weights[key].readers if key in weights else ()
+        for node in (n for n in readers if isinstance(n, OpNode)):
             kernel = graph.weights[key].shape[:-2] if key in graph.weights else ()
             if root is None:
                 theirs = flax_epsilon(node, epsilon)

@@ -93,7 +93,7 @@ def load_state_dict(
         (3, 4)
     """
     arrays, source_name = _read_source(source)
-    matched = Matches(set(expected_weights(compiled)))
+    matched = Matches(set(expected_weights(compiled.program)))
     if names is None:
         for key, array in arrays.items():
             matched.take(key, array, key, None)
@@ -101,14 +101,14 @@ def load_state_dict(
         matched.match_rules(arrays, [Rule(k, v) for k, v in names.items()])
     problems = [
         *matched.problems,
-        *find_mismatches(compiled, matched.found, matched.origin),
+        *find_mismatches(compiled.program, matched.found, matched.origin),
     ]
     if problems:
         raise ShapeError(
             f"{source_name} does not fit the model: {'; '.join(problems)}."
         )
     filled = assign_weights(
-        compiled,
+        compiled.program,
         matched.found,
         source_name,
         keep=False,

@@ -5,7 +5,6 @@ saved model; it is one layer up because it compiles.
 """
 
 from ._assign import (
-    CompiledWeights,
     assign_weights,
     expected_weights,
     find_mismatches,
@@ -33,7 +32,6 @@ __all__ = [
     "METADATA_KEY",
     "VERSION",
     "ArrayConstant",
-    "CompiledWeights",
     "ExportedModel",
     "NumberConstant",
     "assign_weights",

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -11,9 +11,9 @@ from jaxtyping import Shaped
 from frugax.errors import ShapeError
 from frugax.models.graph import (
     GraphNode,
-    Layer,
     LoopNode,
     ModelGraph,
+    Program,
     Spec,
     Weight,
     fits_shape,
@@ -26,29 +26,32 @@ Arrays = dict[str, Any]
 HostArrays = Mapping[str, Shaped[np.ndarray, "..."]]
 
 
-@runtime_checkable
-class CompiledWeights(Protocol):
-    """The part of a `CompiledModel` that saving and loading weights needs."""
-
-    layer: Layer
-    backend: Any
-    graph: ModelGraph
-    param_keys: frozenset[str]
-    data_keys: frozenset[str]
-    compile_options: Mapping[str, Any]
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class OwnedWeight:
-    """A weight and its owner.
+    """A weight and its readers.
 
     Attributes:
         weight: its shape and initial values, for one block.
-        owner: the name of its layer in errors.
+        key: its name in the block.
+        readers: the nodes that read it.
+        place: the block; empty outside of a loop.
     """
 
     weight: Weight
-    owner: str
+    key: str
+    readers: tuple[GraphNode, ...]
+    place: str
+
+    @property
+    def owner(self) -> str:
+        """The name of its layer in errors."""
+        place = self.key.rpartition(".")[2]
+        own = [n for n in self.readers if self.key == join(n.path, place)]
+        node = next(iter(own or self.readers), None)
+        if node is None or isinstance(node, LoopNode):
+            return f"weight {join(self.place, self.key)!r}"
+        kind = type(node.layer).__name__
+        return f"layer {join(self.place, node.path) or kind!r} ({kind})"
 
 
 def weights_by_block(graph: ModelGraph, place: str = "") -> dict[str, OwnedWeight]:
@@ -68,21 +71,12 @@ def weights_by_block(graph: ModelGraph, place: str = "") -> dict[str, OwnedWeigh
             found |= {join(name, key): owned for key, owned in inner.items()}
     for key, weight in graph.weights.items():
         if key not in stacked:
-            readers = [n for n in graph.nodes if key in n.inputs.values()]
-            found[key] = OwnedWeight(weight, _name_owner(readers, key, place))
+            readers = tuple(n for n in graph.nodes if key in n.inputs.values())
+            found[key] = OwnedWeight(weight, key, readers, place)
     return found
 
 
-def _name_owner(readers: list[GraphNode], key: str, place: str) -> str:
-    own = [n for n in readers if key == join(n.path, key.rpartition(".")[2])]
-    node = next(iter(own or readers), None)
-    if node is None or isinstance(node, LoopNode):
-        return f"weight {join(place, key)!r}"
-    kind = type(node.layer).__name__
-    return f"layer {join(place, node.path) or kind!r} ({kind})"
-
-
-def expected_weights(program: CompiledWeights) -> dict[str, OwnedWeight | Spec]:
+def expected_weights(program: Program) -> dict[str, OwnedWeight | Spec]:
     """The weights and trained inputs that a file of the model's weights must hold."""
     graph = program.graph
     trained = {k: graph.specs[k] for k in program.param_keys if k in graph.inputs}
@@ -90,7 +84,7 @@ def expected_weights(program: CompiledWeights) -> dict[str, OwnedWeight | Spec]:
 
 
 def find_mismatches(
-    program: CompiledWeights,
+    program: Program,
     arrays: HostArrays,
     origin: Mapping[str, str] | None = None,
 ) -> list[str]:
@@ -132,7 +126,7 @@ def find_mismatches(
     return problems
 
 
-def check_arrays(program: CompiledWeights, arrays: HostArrays, source: str) -> None:
+def check_arrays(program: Program, arrays: HostArrays, source: str) -> None:
     """Check that there is an array of the right shape for each weight, and no other."""
     problems = find_mismatches(program, arrays)
     if problems:
@@ -140,7 +134,7 @@ def check_arrays(program: CompiledWeights, arrays: HostArrays, source: str) -> N
 
 
 def assign_weights(
-    program: CompiledWeights,
+    program: Program,
     arrays: HostArrays,
     source: str,
     *,

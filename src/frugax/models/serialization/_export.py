@@ -8,15 +8,14 @@ import hashlib
 import importlib.util
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from frugax.compress.arrays import read_metadata, read_safetensors, write_arrays
 from frugax.errors import CorruptFileError, MissingExtraError, UnsupportedFileError
-
-from ._assign import CompiledWeights
+from frugax.models.graph import Program
 
 if TYPE_CHECKING:
     from jax.export import Exported
@@ -85,7 +84,8 @@ class ExportedModel:
 
 
 def export(
-    compiled: CompiledWeights,
+    compiled: Program,
+    pure: Callable[..., Any],
     path: str | os.PathLike[str] | None = None,
     *,
     params: Mapping[str, Any] | None = None,
@@ -108,7 +108,6 @@ def export(
             for k in (*compiled.param_keys, *compiled.data_keys)
         }
         data = {k: kinds[k] for k in sorted(compiled.data_keys)}
-        pure: Any = compiled.pure  # pyrefly: ignore[missing-attribute]
         if params is None:
             arguments = ({k: kinds[k] for k in sorted(compiled.param_keys)}, data)
             function = jax.jit(pure)

@@ -14,10 +14,10 @@ import numpy as np
 from frugax.compress.arrays import write_arrays
 from frugax.errors import ShapeError
 from frugax.models.dtypes import to_numpy
-from frugax.models.graph import unstack_weights
+from frugax.models.graph import Program, unstack_weights
 from frugax.models.ops import is_floating
 
-from ._assign import CompiledWeights, check_arrays
+from ._assign import check_arrays
 from ._to_dict import layer_to_dict
 from ._values import constant_to_json
 
@@ -30,7 +30,7 @@ CONSTANT_PREFIX = "constant:"
 
 
 def save(
-    compiled: CompiledWeights,
+    compiled: Program,
     path: str | os.PathLike[str],
     params: Mapping[str, Any],
     state: Mapping[str, Any] | None = None,
@@ -66,7 +66,7 @@ def save(
     write_arrays(path, {**flat, **constant_arrays}, {METADATA_KEY: text})
 
 
-def _describe_options(compiled: CompiledWeights) -> dict[str, Any]:
+def _describe_options(compiled: Program) -> dict[str, Any]:
     """The arguments of `compile` that do not follow from the model itself."""
     graph, options = compiled.graph, compiled.compile_options
     # The shapes go into the file, because the model alone may not determine them.
@@ -97,7 +97,7 @@ def _describe_length(dimension: Any) -> int | str | None:
 
 
 def _split_constants(
-    compiled: CompiledWeights,
+    compiled: Program,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The fixed values of inputs and weights: numbers as JSON, and arrays by name."""
     numbers: dict[str, Any] = {}

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from frugax import remat
 from frugax.budget import MemoryBudget, MemoryShare, Receipt, Spend
 from frugax.measure import program
-from frugax.models._compiled_model import Program
+from frugax.models.graph import Program
 from frugax.targets import Target, find_target
 
 from ._compiled import Arrays, JaxModel

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray, Shaped
 
-from frugax.models._compiled_model import CompiledModel, Program
-from frugax.models.graph import Run
+from frugax.models._compiled_model import CompiledModel
+from frugax.models.graph import Program, Run
 
 from ._backend import JaxBackend
 from ._initial import draw

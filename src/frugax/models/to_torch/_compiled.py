@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from frugax.errors import ShapeError
-from frugax.models._compiled_model import CompiledModel, Program
-from frugax.models.graph import GraphNode, Run
+from frugax.models._compiled_model import CompiledModel
+from frugax.models.graph import GraphNode, Program, Run
 
 from ._backend import TorchBackend, key_of
 from ._execution_plan import Plan
@@ -32,6 +32,7 @@ class TorchModel(CompiledModel):
     def __init__(self, program: Program, *, jit: bool) -> None:
         super().__init__(program)
         self.jit = jit
+        self.pure = self._outputs_of_any_shape  # for `torch.func`
         self._plans: dict[Any, Callable[[Mapping[str, Any]], Tensors]] = {}
         # Decided once, so that a call of a small model does not look both settings up.
         self._plain = not (self.backend.needs_scope or self.backend.debug)
@@ -236,11 +237,6 @@ class TorchModel(CompiledModel):
         # State starts from constants, so the key is not used.
         key = key_of(0, self.backend.device)
         return draw(key, weights, self.backend.dtype, self.backend.xp)
-
-    @property
-    def pure(self) -> Callable[..., Any]:
-        """The model as one function `f(params, data) -> outputs`, for `torch.func`."""
-        return self._outputs_of_any_shape
 
 
 def finite(value: Any) -> bool:
