@@ -6,18 +6,19 @@ out / groups, in). Sizes are one number for all axes of space, or one for each.
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from frugax.models.graph import Fill, Normal, Primitive, Shape, Weight, require_static
+from frugax.models.graph import Fill, Normal, Shape, Weight, require_static
 from frugax.models.ops import Count, Padding, Sizes, padding_pairs, per_axis
 
 from ._divisors import check_divides
+from ._field_op import FieldOp
 
 
 @dataclasses.dataclass(frozen=True)
-class _Convolution(Primitive):
+class _Convolution(FieldOp):
     channels: Count
     kernel: Sizes = 3
     stride: Sizes = 1
@@ -30,6 +31,8 @@ class _Convolution(Primitive):
     init: Literal["he", "glorot"] = "he"
 
     axes: ClassVar[int]
+    # Channels and kernel are in the shape of the weight, and the op is not told twice.
+    own_fields = frozenset({"channels", "kernel", "bias", "init"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -37,12 +40,6 @@ class _Convolution(Primitive):
             per_axis(self.label(name), getattr(self, name), axes=self.axes)
         padding_pairs(self.label("padding"), self.padding, axes=self.axes)
         check_divides(self, "groups", of="channels")
-
-    def attrs(self) -> dict[str, Any]:
-        # Channels and kernel are in the shape of the weight, and the op is not told
-        # twice.
-        names = ("stride", "padding", "dilation", "groups")
-        return {name: getattr(self, name) for name in names}
 
     def weights(self, input: Shape) -> dict[str, Weight]:
         if len(input) != self.axes + 2:
@@ -138,9 +135,6 @@ class _Transposed(_Convolution):
         super().__post_init__()
         place = self.label("output_padding")
         per_axis(place, self.output_padding, axes=self.axes, least=0)
-
-    def attrs(self) -> dict[str, Any]:
-        return {**super().attrs(), "output_padding": self.output_padding}
 
     def weight_shape(self, before: int) -> tuple[int, ...]:
         # The kernel of the convolution that is transposed: its output channels are read
