@@ -6,6 +6,7 @@ once, where an op is called, and named by the path of its layer.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -36,6 +37,21 @@ _MAX_WEIGHT_SIZE = 2**40
 _SHAPE_EXCEPTIONS = (TypeError, ValueError, RuntimeError)
 
 Results = tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """One call of an op, to be repeated on other arrays of equal shapes and dtypes.
+
+    Attributes:
+        function: from the tensors to one result or several.
+        inputs: the key of each tensor, None where one is left out.
+        outputs: the keys of the results.
+    """
+
+    function: Callable[..., Any]
+    inputs: tuple[str | None, ...]
+    outputs: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,6 +104,7 @@ class Run:
         graph: the program.
         library: where it runs.
         values: the arrays that are known so far, by key.
+        steps: the calls of ops so far, but those in loops.
     """
 
     def __init__(
@@ -101,6 +118,7 @@ class Run:
         self.graph, self.library = graph, library
         self.values: dict[str, Any] = {**graph.constants, **values}
         self.visit = visit
+        self.steps: list[Step] = []
 
     def outputs(self) -> dict[str, Any]:
         """Run every node, and return the outputs by name.
@@ -137,8 +155,9 @@ class Run:
             self.check_known(key, node)
         tensors = [None if key is None else self.values[key] for key in arguments]
         attributes = op_attributes(node, self._shape_in_numbers)
+        xp = self.library.xp
         try:
-            results = op(self.library.xp, *tensors, **attributes)
+            results = op(xp, *tensors, **attributes)
         except Exception as e:  # whatever JAX, torch or the user's op raises
             given = self._describe(wired, attributes)
             own = node.op not in OPS and not isinstance(e, _SHAPE_EXCEPTIONS)
@@ -149,6 +168,10 @@ class Run:
             specs = [None if t is None else self.library.spec_of(t) for t in tensors]
             reason = suggest_fix(node.op, specs, attributes) or _first_line(e)
             raise ShapeError(f"{node.title} cannot take {given}: {reason}") from e
+        # What has no need of promotion now has none for arrays of the same dtypes.
+        start = op.body if op.is_promoted(xp, tensors) else op
+        call = functools.partial(start, xp, **attributes)
+        self.steps.append(Step(call, arguments, node.outputs))
         if not isinstance(results, (tuple, list)):
             results = (results,)
         if len(results) < len(node.outputs):

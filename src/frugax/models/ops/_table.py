@@ -10,6 +10,8 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from ._promote import is_floating
+
 Promotion = Literal["none", "same", "float"]
 
 
@@ -140,6 +142,16 @@ class Op:
         if attributes.get("axis") is not None and OPS.get(self.name) is self:
             self._check_axes(tensors[0], attributes["axis"])
         return self.body(xp, *tensors, **attributes)
+
+    def is_promoted(self, xp: Any, tensors: Sequence[Any]) -> bool:
+        """Whether tensors have the dtype already that promotion would give them."""
+        if self.promote == "none":
+            return True
+        if not all(isinstance(t, xp.array_class) for t in tensors if t is not None):
+            return False
+        dtypes = {xp.dtype_of(t) for t in tensors if t is not None}
+        is_one = len(dtypes) == 1
+        return is_one and (self.promote == "same" or is_floating(*dtypes))
 
     def _check_axes(self, tensor: Any, axis: Any) -> None:
         """Refuse axes that are not there, which torch would count round and round."""

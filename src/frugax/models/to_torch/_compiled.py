@@ -8,12 +8,11 @@ import torch
 
 from frugax.errors import ShapeError
 from frugax.models._compiled_model import CompiledModel
-from frugax.models.graph import GraphNode, Program, Run
+from frugax.models.graph import Program, Run
 
 from ._backend import TorchBackend, key_of
 from ._execution_plan import Plan
 from ._initial import draw
-from ._record import spec_of
 
 Tensors = dict[str, torch.Tensor]
 PLANS_KEPT = 256  # shapes that never come back must not pile up
@@ -97,15 +96,9 @@ class TorchModel(CompiledModel):
             return plan(values)
         self.check(params, data, as_declared=as_declared)
         # The walk checks every layer; later calls of these shapes repeat what it did.
-        xp, find = self.backend.xp, self.backend.find
-        specs = {k: spec_of(v, xp) for k, v in values.items()}
-
-        def visit(node: GraphNode, results: tuple[Any, ...]) -> None:
-            made = [spec_of(result, xp) for result in results]
-            specs.update(zip(node.outputs, made, strict=False))
-
-        outputs = Run(self.graph, values, self.backend.library, visit).outputs()
-        plan = Plan(self.graph, specs, xp, find)
+        run = Run(self.graph, values, self.backend.library)
+        outputs = run.outputs()
+        plan = Plan(run, self.backend.xp)
         if self.jit and any(i.dtype == "key" for i in self.graph.inputs.values()):
             self._without_jit("it cannot follow random numbers drawn from a key")
         if self.jit:
