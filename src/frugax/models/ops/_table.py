@@ -141,7 +141,8 @@ class Op:
         # Of the table's own ops only: an `axis` of a user's op may mean something else.
         if attributes.get("axis") is not None and OPS.get(self.name) is self:
             self._check_axes(tensors[0], attributes["axis"])
-        return self.body(xp, *tensors, **attributes)
+        with xp.rules():
+            return self.body(xp, *tensors, **attributes)
 
     def is_promoted(self, xp: Any, tensors: Sequence[Any]) -> bool:
         """Whether tensors have the dtype already that promotion would give them."""

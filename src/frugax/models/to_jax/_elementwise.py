@@ -1,11 +1,7 @@
-"""The JAX implementation of elementwise operations, for the bodies of ops.
-
-Under its strictest settings jnp refuses operands of different ranks. `_same_rank` makes
-the broadcast explicit; for equal ranks it adds nothing to the program.
-"""
+"""The JAX implementation of elementwise operations that are not jnp's own."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,44 +14,11 @@ from frugax.models.ops import is_floating
 from ._dtypes import Array, Dtypes
 
 
-def _same_rank(*values: Array) -> Sequence[Array]:
-    """Add leading axes of length 1 to operands with fewer axes than the others."""
-    ranks = [getattr(v, "ndim", 0) for v in values]
-    most = max(ranks)
-    if all(r in (0, most) for r in ranks):
-        return values
-    aligned = list(values)
-    for i, rank in enumerate(ranks):
-        if 0 < rank < most:  # scalars broadcast by themselves
-            aligned[i] = lax.broadcast_to_rank(values[i], most)
-    return aligned
-
-
-def _broadcast(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Build the method that calls `function` on operands of equal rank."""
-
-    def method(self: "Elementwise", left: Array, right: Array) -> Array:
-        return function(*_same_rank(left, right))
-
-    method.__doc__ = function.__doc__
-    return method
-
-
 class Elementwise(Dtypes):
-    """The elementwise methods of the namespace."""
-
-    add = _broadcast(jnp.add)
-    subtract = _broadcast(jnp.subtract)
-    multiply = _broadcast(jnp.multiply)
-    divide = _broadcast(jnp.true_divide)
-    arctan2 = _broadcast(jnp.arctan2)
-    maximum = _broadcast(jnp.maximum)
-    minimum = _broadcast(jnp.minimum)
-    logaddexp = _broadcast(jnp.logaddexp)
+    """The elementwise methods of the namespace, where jnp's own differ."""
 
     def power(self, left: Array, right: Array) -> Array:
         """`left` to the power of `right`; the gradient at 0^0 is 0, with jnp's NaN."""
-        left, right = _same_rank(left, right)
         # The derivative in the exponent is x^y log(x), which is NaN at 0. Python
         # numbers as exponents are constants and need no such care.
         arrays = isinstance(left, jax.Array) and isinstance(right, jax.Array)
@@ -72,7 +35,6 @@ class Elementwise(Dtypes):
         return self._by_divisor(jnp.remainder, left, right)
 
     def _by_divisor(self, f: Callable[..., Any], left: Array, right: Array) -> Array:
-        left, right = _same_rank(left, right)
         traced = isinstance(right, jax.Array)
         if not traced or is_floating(self.dtype_of(right)):
             if not traced and right == 0 and not is_floating(self.dtype_of(left)):
@@ -105,27 +67,6 @@ class Elementwise(Dtypes):
             high = most
         # lax.clamp rather than jnp.clip, whose gradient at a bound is a half.
         return lax.clamp(np.asarray(low, dtype), x, np.asarray(high, dtype))
-
-    def where(self, condition: Array, left: Array, right: Array) -> Array:
-        """`left` where the condition holds, `right` elsewhere."""
-        return jnp.where(*_same_rank(condition, left, right))
-
-    # Comparison, logic and bits.
-
-    equal = _broadcast(jnp.equal)
-    not_equal = _broadcast(jnp.not_equal)
-    less = _broadcast(jnp.less)
-    less_equal = _broadcast(jnp.less_equal)
-    greater = _broadcast(jnp.greater)
-    greater_equal = _broadcast(jnp.greater_equal)
-    logical_and = _broadcast(jnp.logical_and)
-    logical_or = _broadcast(jnp.logical_or)
-    logical_xor = _broadcast(jnp.logical_xor)
-    bitwise_and = _broadcast(jnp.bitwise_and)
-    bitwise_or = _broadcast(jnp.bitwise_or)
-    bitwise_xor = _broadcast(jnp.bitwise_xor)
-    left_shift = _broadcast(jnp.left_shift)
-    right_shift = _broadcast(jnp.right_shift)
 
     def gelu(self, x: Array, *, approximate: bool = False) -> Array:
         """Exact by erf, or approximate by tanh."""

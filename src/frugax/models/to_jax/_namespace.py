@@ -1,8 +1,8 @@
 """`JaxNamespace`: the array functions `xp` that bodies of ops call, in JAX.
 
-Its methods have NumPy's names and rules. Under its strictest settings jnp refuses
-operands of different ranks or dtypes; the namespace makes the conversion explicit. For
-equal ones it adds nothing, so a traced body is as small as if written by hand.
+Its methods have NumPy's names and rules. Ops bring their arrays to one dtype before, so
+that jnp accepts them under its strictest settings too, and a traced body is as small as
+if written by hand.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,6 +46,10 @@ class JaxNamespace(Elementwise, Reductions, Shapes, Products, Creation, Kernels)
         if found is None or name.startswith("_"):
             raise AttributeError(f"JaxNamespace has no {name!r}.")
         return getattr(found, name)
+
+    def rules(self) -> Any:
+        """Operands of different ranks broadcast, whatever the caller demands of jnp."""
+        return jax.numpy_rank_promotion("allow")
 
     def scope(self, name: str) -> Any:
         """Group operations under `name` in a profiler."""

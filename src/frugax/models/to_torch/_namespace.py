@@ -48,6 +48,10 @@ class TorchNamespace(
         setattr(self, name, function)  # every eager call asks
         return function
 
+    def rules(self) -> Any:
+        """Nothing: torch broadcasts."""
+        return contextlib.nullcontext()
+
     def scope(self, name: str) -> Any:
         """Nothing: torch's profiler shows Python's own calls."""
         return contextlib.nullcontext()
