@@ -99,7 +99,6 @@ def test_an_array_does_not_change_with_its_source(library):
         (lambda b: type(b)(device="cpu:99"), ValueError, "device"),
         (lambda b: type(b)(device="abacus"), ValueError, "device"),
         (lambda b: type(b)(precision="lowest"), ValueError, "'lowest'"),
-        (lambda b: type(b)(device_mesh=(99,)), ValueError, "device_mesh"),
     ],
 )
 def test_wrong_use_is_refused_in_one_line(library, call, error, named):

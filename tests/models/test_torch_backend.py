@@ -115,16 +115,6 @@ def test_a_precision_lasts_as_long_as_the_call(monkeypatch):
     assert torch.get_float32_matmul_precision() == before == "highest"
 
 
-def test_a_mesh_is_refused_with_the_alternative():
-    b = ml.TorchBackend()
-    with refuses(ValueError, "device_mesh", "JaxBackend"):
-        ml.TorchBackend(device_mesh=(1,))
-    with refuses(ValueError, "device_mesh"):
-        b.ones(4, 4, device_mesh=(2,))
-    with refuses(ValueError, "tensor_split"):
-        b.array([1.0, 2.0], tensor_split=(0,))
-
-
 def test_devices_go_by_their_names():
     assert ml.TorchBackend(device="cpu").ones(1).device.type == "cpu"
     assert ml.TorchBackend(device="cpu:0").ones(1).device.type == "cpu"

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import keyword
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -88,13 +88,8 @@ class Backend:
     def _as_array(self, value: Any) -> Any:
         raise NotImplementedError
 
-    def _place(
-        self,
-        array: Any,
-        device_mesh: Sequence[int] | None = None,
-        tensor_split: Sequence[int | None] | None = None,
-    ) -> Any:
-        raise NotImplementedError
+    # On the device of the backend; JAX's also splits it over a mesh.
+    _place: Callable[..., Any]
 
     # --- ops --------------------------------------------------------------------
 
@@ -209,9 +204,10 @@ class Backend:
             *lengths: lengths, or one sequence of them.
             shape: the same by name.
             dtype: the dtype; the backend's if not given.
-            **placed: `device_mesh`, the shape of a mesh of devices over which the array
-                is laid out; `tensor_split`, for each axis of the mesh the dimension
-                that it splits, or None. Without it the first dimensions are split.
+            **placed: on JAX `device_mesh`, the shape of a mesh of devices over which
+                the array is laid out; `tensor_split`, for each axis of the mesh the
+                dimension that it splits, or None. Without it the first dimensions are
+                split.
 
         Raises:
             ValueError: the mesh does not divide a length, or there are too few devices.

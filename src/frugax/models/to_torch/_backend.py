@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from frugax.models._backend import Backend
 from frugax.models.dtypes import as_dtype, float32
 from frugax.models.graph import Library, ModelGraph, Spec
 
-from ._devices import choose_device, no_mesh
+from ._devices import choose_device
 from ._namespace import TorchNamespace
 from ._record import record_shapes, spec_of
 
@@ -48,7 +48,6 @@ class TorchBackend(Backend):
         *,
         jit: bool = False,
         device: Any = None,
-        device_mesh: Sequence[int] | None = None,
         precision: Any = None,
         debug: bool = False,
         seed: int = 0,
@@ -62,7 +61,6 @@ class TorchBackend(Backend):
                 says why, and models run as they are.
             device: `"cpu"`, `"gpu:0"`, `"cuda:0"`, a `torch.device`; torch's default if
                 not given.
-            device_mesh: refused: one process runs on one device.
             precision: of float32 products: "medium", "high", "highest", or "default"
                 for what torch is set to; a `jax.lax.Precision` will do. It matters on
                 GPU.
@@ -71,10 +69,9 @@ class TorchBackend(Backend):
 
         Raises:
             ValueError: the dtype, device or precision is not there; those that are
-                there are listed. Or a mesh is asked for.
+                there are listed.
         """
         super().__init__(dtype, jit=jit, debug=debug, seed=seed)
-        no_mesh(device_mesh=device_mesh)
         self.precision = _precision(precision)
         self.device = choose_device(device)
         self.xp = TorchNamespace(self.dtype, device=self.device)
@@ -139,7 +136,7 @@ class TorchBackend(Backend):
 
     # --- arrays -----------------------------------------------------------------
 
-    def array(self, data: Any, *, dtype: Any = None, **placed: Any) -> torch.Tensor:
+    def array(self, data: Any, *, dtype: Any = None) -> torch.Tensor:
         """A tensor of this backend.
 
         Args:
@@ -147,11 +144,9 @@ class TorchBackend(Backend):
                 nested lists. Only a tensor is shared where nothing needs to be changed.
             dtype: its dtype; if not given, floating numbers take the backend's and
                 others keep their own, 64-bit ones as in `JaxBackend`.
-            placed: refused; see `ones` of `JaxBackend`.
 
         Raises:
             TypeError: `data` are not numbers.
-            ValueError: a mesh is asked for.
         """
         if dtype is not None:
             dtype = as_dtype(dtype)
@@ -168,18 +163,10 @@ class TorchBackend(Backend):
         # floats.
         if dtype is None and floats:
             dtype = self.dtype
-        return self._place(self.xp.asarray(data, dtype), **placed)
+        return self._place(self.xp.asarray(data, dtype))
 
-    def _place(
-        self,
-        array: torch.Tensor,
-        device_mesh: Sequence[int] | None = None,
-        tensor_split: Sequence[int | None] | None = None,
-    ) -> torch.Tensor:
-        no_mesh(device_mesh=device_mesh, tensor_split=tensor_split)
-        if self.device is None:
-            return array
-        return array.to(self.device)
+    def _place(self, array: torch.Tensor) -> torch.Tensor:
+        return array if self.device is None else array.to(self.device)
 
     # --- random keys ------------------------------------------------------------
 

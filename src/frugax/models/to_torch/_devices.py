@@ -36,14 +36,3 @@ def devices() -> list[str]:
         count = torch.accelerator.device_count()
         found += [f"{accelerator.type}:{i}" for i in range(count)]
     return found
-
-
-def no_mesh(**given: Any) -> None:
-    """Refuse what only JAX can do."""
-    for name, value in given.items():
-        if value is not None:
-            raise ValueError(
-                f"{name}={value!r}: the torch backend runs in one process on one "
-                "device. Use JaxBackend(device_mesh=...) to spread a model over "
-                "devices, or torch.distributed around TorchBackend's functions."
-            )
