@@ -12,7 +12,7 @@ import numpy as np
 from jax import pmap as _jax_pmap  # kept where `jax.pmap` is replaced
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from frugax.jaxprs import is_tracing
+from frugax.jaxprs import hides_frames_below, is_tracing
 
 
 def jitted_pmap(
@@ -46,6 +46,7 @@ def jitted_pmap(
         # JAX's own error names what is wrong with the arguments.
         return (mapped, args, kwargs) if placed is None else (jitted, *placed)
 
+    @hides_frames_below
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
         chosen, args, kwargs = choose(args, kwargs)

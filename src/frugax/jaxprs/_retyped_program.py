@@ -46,25 +46,28 @@ class RetypedProgram:
 
     def change(self, value: Any) -> Any:
         """The same program, or parameter of an operation, with other types."""
-        if isinstance(value, ClosedJaxpr):
-            return ClosedJaxpr(self.change(value.jaxpr), value.consts)
+        if isinstance(value, ClosedJaxpr):  # JAX 0.12 has a single class for both
+            return ClosedJaxpr(self._change_jaxpr(value.jaxpr), value.consts)
         if isinstance(value, Jaxpr):
-            inputs = list(map(self._change_atom, value.invars))
-            consts = list(map(self._change_atom, value.constvars))
-            eqns = []
-            for eqn in value.eqns:
-                if self.is_left_out(eqn):
-                    operands = map(self._change_atom, eqn.invars)
-                    self._atoms.update(zip(eqn.outvars, operands, strict=True))
-                else:
-                    eqns.append(self._change_operation(eqn))
-            outputs = list(map(self._change_atom, value.outvars))
-            return value.replace(
-                constvars=consts, invars=inputs, eqns=eqns, outvars=outputs
-            )
+            return self._change_jaxpr(value)
         if type(value) is tuple:  # a named tuple is a value of another kind
             return tuple(map(self.change, value))
         return self.parameter_of(value)
+
+    def _change_jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
+        inputs = list(map(self._change_atom, jaxpr.invars))
+        consts = list(map(self._change_atom, jaxpr.constvars))
+        eqns = []
+        for eqn in jaxpr.eqns:
+            if self.is_left_out(eqn):
+                operands = map(self._change_atom, eqn.invars)
+                self._atoms.update(zip(eqn.outvars, operands, strict=True))
+            else:
+                eqns.append(self._change_operation(eqn))
+        outputs = list(map(self._change_atom, jaxpr.outvars))
+        return jaxpr.replace(
+            constvars=consts, invars=inputs, eqns=eqns, outvars=outputs
+        )
 
     def _change_operation(self, eqn: JaxprEqn) -> JaxprEqn:
         params = {name: self.change(value) for name, value in eqn.params.items()}
