@@ -143,3 +143,19 @@ def test_no_summary_is_lost_and_each_is_the_right_one(journal, many):
     assert (tally.given, tally.kept, tally.lost) == (many, many, 0)
     np.testing.assert_array_equal(ends["end"], np.arange(many))
     np.testing.assert_array_equal(ends.steps, np.arange(many))
+
+
+def test_summaries_of_callbacks_on_a_full_disk_do_not_fill_the_memory(tmp_path):
+    journal = watch.Journal.create(tmp_path / "a", {})
+    watcher = watch.Watcher(
+        journal, OverheadBudget("1%"), level="minimal", max_pending=50
+    )
+    rng = np.random.default_rng(0)
+    with full_disk(1000):
+        for _ in range(300):
+            watcher.ingest_callback("summary", "s", {"x": rng.random(64)})
+            assert watcher.pending <= 51
+    back = finished(watcher, journal).streams["s"]
+    tally = watcher.losses.tally("summary")
+    assert tally.given == 300 == tally.kept + tally.lost
+    assert len(back) == tally.kept > 0

@@ -45,6 +45,8 @@ MIN_GAP_S = 0.4
 _MAX_GAP_FACTOR = 2
 # How long a step waits for more numbers of the same step.
 _MIN_STEP_AGE_S = 0.1
+# Seconds that a callback with a summary may wait for room.
+_SUMMARY_WAIT_S = 1.0
 # Memory that records of programs may hold while they wait. Without a cap in
 # bytes, 4096 waiting frames could fill an accelerator.
 _MAX_PENDING_BYTES = 256 * 2**20
@@ -241,17 +243,20 @@ class Recorder:
     ) -> None:
         """Accept a record that a program called back with.
 
-        Where there is no room it is lost, except for summaries: the thread that
-        collects may itself be blocked on the program whose callback waits.
+        Where there is no room it is written here, or lost: the thread that collects may
+        itself be blocked on the program whose callback waits.
         """
         with self._queue_lock:
             step = self._callback_steps.get(stream, -1) + 1
             self._callback_steps[stream] = step
         rows = Rows.single(kind, stream, step, values)
         self.writer.losses.give(kind)
-        if kind != "summary" and self.is_over_limit:
-            self.writer.lose(kind, 1)
-            return
+        if self.is_over_limit:
+            # No summary may be lost, as long as the disk takes it.
+            self.write_called_back(_SUMMARY_WAIT_S if kind == "summary" else 0.0)
+            if self.is_over_limit:
+                self.writer.lose(kind, 1)
+                return
         self._called_back.append(rows)
         if not self.has_started:
             self.start()
@@ -260,9 +265,9 @@ class Recorder:
         if len(self._called_back) >= RECORDS_PER_BLOCK:
             self.write_called_back()
 
-    def write_called_back(self) -> None:
-        """Write these rows, unless another thread is collecting."""
-        if not self._owner.acquire(blocking=False):
+    def write_called_back(self, wait_s: float = 0.0) -> None:
+        """Write these rows, unless another thread is collecting for that long."""
+        if not self._owner.acquire(timeout=wait_s):
             return
         try:
             with self.account.count_collecting():
