@@ -43,15 +43,13 @@ _CODES |= {np.dtype(getattr(ml_dtypes, name)): "float8_e4m3" for name in _NARROW
 # Integers as wide as the floating-point dtypes for which XOR along time pays.
 _BITS = {"f2": "<u2", "bfloat16": "<u2", "f4": "<u4", "f8": "<u8"}
 
-_LEVEL = 3
-# For arrays of a journal: zstd level 1 with a minimal match of 7 bytes. Grids come out
-# smaller than at level 3, and faster; random walks of floats come out 0.2 % larger
-# (`python -m benchmarks.watch storage`).
-_FAST = "fast"
-
+# zstd level 1 with a minimal match of 7 bytes. Grids come out smaller than at level 3,
+# and faster; random walks of floats come out 0.2 % larger (`python -m benchmarks.watch
+# storage`), numbers of training steps 1 to 3 %.
+_LEVEL, _MIN_MATCH = 1, 7
 # Creating a compressor costs more than compressing a block, so each is kept. zstd
 # contexts are not thread-safe, hence one per thread.
-_compressors = threading.local()
+_kept = threading.local()
 
 
 def code_of(dtype: np.dtype) -> str | None:
@@ -66,20 +64,13 @@ def is_ml_dtype(dtype: np.dtype) -> bool:
 
 def compress(raw: Buffer | np.ndarray) -> bytes:
     """Compress bytes into one zstd frame."""
-    return _compress(raw, _LEVEL)
-
-
-def _compress(raw: Buffer | np.ndarray, level: int | Literal["fast"]) -> bytes:
-    cache: dict[int | str, zstandard.ZstdCompressor]
-    cache = _compressors.__dict__.setdefault("cache", {})
-    if level not in cache:
-        if level == _FAST:
-            fast = zstandard.ZstdCompressionParameters.from_level(1, min_match=7)
-            cache[level] = zstandard.ZstdCompressor(compression_params=fast)
-        else:
-            cache[level] = zstandard.ZstdCompressor(level=level)
+    if not hasattr(_kept, "compressor"):
+        options = zstandard.ZstdCompressionParameters.from_level(
+            _LEVEL, min_match=_MIN_MATCH
+        )
+        _kept.compressor = zstandard.ZstdCompressor(compression_params=options)
     buffer: Any = raw  # arrays are buffers too, which zstandard's stubs do not say
-    return cache[level].compress(buffer)
+    return _kept.compressor.compress(buffer)
 
 
 def decompress(packed: Buffer, length: int) -> bytes:
@@ -131,7 +122,7 @@ def pack(array: Shaped[np.ndarray, "records ..."], code: str, codec: Codec) -> b
         # Copied, because `array` may belong to the caller or to the open block.
         array = plain.copy()
         array[1:] ^= plain[:-1]
-    return _compress(shuffle(array), _FAST)
+    return compress(shuffle(array))
 
 
 def pack_smallest(
