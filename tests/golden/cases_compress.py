@@ -207,7 +207,7 @@ def _calibrated() -> dict[str, Cell]:
 
 
 _EXPORTED = (
-    *("gguf 4 error", "gguf 8 error", "int8 error", "folder 4 error"),
+    *("gguf 4 error", "gguf 8 error", "folder 4 error"),
     *("folder 8 error", "packed 4x error", "packed 7x error"),
 )
 
@@ -234,7 +234,6 @@ def _export() -> dict[str, Cell]:
         for what, to, bits in (
             ("gguf 4", "four.gguf", 4),
             ("gguf 8", "eight.gguf", 8),
-            ("int8", "int8.safetensors", 8),
             ("folder 4", "four", 4),
             ("folder 8", "eight", 8),
         ):

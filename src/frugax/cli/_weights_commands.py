@@ -272,15 +272,14 @@ def export(
 
     frugax export model.fxz -o model.gguf --bits 4
 
-    frugax export model.fxz -o model.int8.safetensors --rel-error 0.01
+    frugax export model.fxz -o model.gguf --rel-error 0.01
 
     frugax export model.fxz -o folder/ --bits 4
 
     Args:
         file: the compressed weights.
-        to: a .gguf or .safetensors file, or a folder; GGUF's blocks, int8 tensors with
-            a step for each row, NAME_scale, or the layout of compressed-tensors.
-        bits: of an integer; 8 alone in .safetensors.
+        to: a .gguf file, or a folder in the layout of compressed-tensors.
+        bits: of an integer.
         limits: an error or a size; the exit code is 1 if the file is beyond it, and if
             no tensor is rounded.
         force: replace the target if it exists.

@@ -1,4 +1,4 @@
-"""Export weights as int4 or int8: GGUF, safetensors or compressed-tensors."""
+"""Export weights as integers: GGUF or a folder of compressed-tensors."""
 
 import dataclasses
 import math
@@ -15,7 +15,6 @@ from ._arguments import MonotonicProgress, Progress, check_path
 from ._compressed_tensors import CompressedTensors
 from ._export_layout import Entry, Item, Part, Rounded, keep as keep_dense, open_weights
 from ._gguf import GGUF
-from ._int8_safetensors import Int8Safetensors
 from ._roles import ModelConfig, Role, find_roles
 from ._rounded_before import refuse_rounded
 from ._tensor_table import (
@@ -122,16 +121,13 @@ def export_quantised(
             Q6_K or Q8_0; rows that are no multiple of 256 long have Q4_0 or Q8_0, and
             those that are none of 32 stay. With a configuration of a model type that is
             known here, it has the names and the metadata that llama.cpp loads, and the
-            vocabulary of a `tokenizer.json` beside. A `.safetensors` file has int8
-            tensors, and beside each `NAME` float32 steps `NAME_scale`, one for each
-            row. A name without a suffix is a folder in the layout of
-            compressed-tensors, whose entry goes into the folder's `config.json`:
-            matrices `X.weight` of 4 bits have steps for groups of 128 (64 or 32, where
-            rows need it), those of 8 bits for rows, and experts stored as one tensor
-            become matrices of each. Embeddings, output heads, routers and tensors with
-            one axis stay as they are.
-        bits: of an integer: 4, 6 or 8 in `.gguf`, 8 in `.safetensors`, 4 or 8 in a
-            folder.
+            vocabulary of a `tokenizer.json` beside. A name without a suffix is a folder
+            in the layout of compressed-tensors, whose entry goes into the folder's
+            `config.json`: matrices `X.weight` of 4 bits have steps for groups of 128
+            (64 or 32, where rows need it), those of 8 bits for rows, and experts stored
+            as one tensor become matrices of each. Embeddings, output heads, routers and
+            tensors with one axis stay as they are.
+        bits: of an integer: 4, 6 or 8 in `.gguf`, 4 or 8 in a folder.
         keep: patterns of modules that a folder does not quantise, in place of those
             that are embeddings, heads and routers by the configuration, their shapes
             and places.
@@ -164,11 +160,9 @@ def export_quantised(
                     f"{name} is not measured of integers: state rel_error or a size."
                 )
     suffix = Path(to).suffix if not Path(to).is_dir() else ""
-    if suffix not in ("", ".gguf", ".safetensors"):
-        raise ValueError(
-            f"{os.fspath(to)}: name a .gguf or a .safetensors file, or a folder."
-        )
-    takes = {".gguf": (4, 6, 8), ".safetensors": (8,), "": (4, 8)}[suffix]
+    if suffix not in ("", ".gguf"):
+        raise ValueError(f"{os.fspath(to)}: name a .gguf file or a folder.")
+    takes = {".gguf": (4, 6, 8), "": (4, 8)}[suffix]
     if bits not in takes:
         raise ValueError(
             f"bits={bits!r}: {suffix or 'a folder'} takes "
@@ -186,16 +180,9 @@ def export_quantised(
         known = ModelConfig.read(folder)
         left_out = _find_tied_heads(every, known)
         entries = tuple(e for e in every if e.name not in left_out)
-        writer: _Writer
-        match suffix:
-            case ".gguf":
-                writer = GGUF(Path(to), bits, known, folder, place)
-            case ".safetensors":
-                writer = Int8Safetensors(Path(to))
-            case _:
-                writer = CompressedTensors(
-                    *(Path(to), bits, keep, known, entries, folder)
-                )
+        writer: _Writer = GGUF(Path(to), bits, known, folder, place)
+        if not suffix:
+            writer = CompressedTensors(Path(to), bits, keep, known, entries, folder)
         exported = _Exported(weights, every, writer, place)
         items = writer.list_items(entries)
         for i, item in enumerate(items):
