@@ -200,72 +200,64 @@ def test_no_power_shares_its_memory_with_the_input():
         tropical.power(-a, 1)
 
 
-def test_a_mask_is_not_lost_silently():
-    masked = np.ma.masked_array([[1.0, 99.0]], mask=[[False, True]])
-    with refuses(TypeError, "matmul"):
-        tropical.matmul(masked, np.zeros((2, 1)))
-
-
-def test_wrong_arguments_are_named():
-    with refuses(ValueError, -1, "exponent"):
-        tropical.power(np.zeros((2, 2)), -1)
-    with refuses(ValueError, -1, "n"):
-        tropical.identity(-1, np.zeros(1))
-    with refuses(ValueError, "identity"):
-        tropical.identity(2, np.zeros(1, int))
-    with refuses(ValueError, "matmul"):
-        tropical.matmul(np.zeros((2, 0), int), np.zeros((0, 2), int))
-    with refuses(ValueError, "(0, 2)"):
-        tropical.polynomial(np.zeros(0), np.zeros((0, 2)), np.zeros((4, 2)))
-    with refuses(ValueError, "convolve"):
-        tropical.convolve(np.zeros(0), np.zeros(2))
-    with refuses(TypeError):
-        tropical.matmul(jnp.zeros((2, 2)), np.zeros((2, 2)))
-
-
+# What each call is refused with, and what the message names.
 REFUSED = {
-    "power(np.zeros((2, 3)), 2)": "ValueError: power needs square matrices, got (2, 3)",
-    "closure(np.zeros(2))": "ValueError: closure needs square matrices, got (2,)",
-    "matmul(np.zeros((2, 3)), np.zeros((2, 3)))": "(..., k, m), got (2, 3)",
-    "matmul(np.eye(2), np.eye(2), kind='sum')": 'ValueError: kind must be "max" or',
-    "polynomial(np.zeros(2), np.zeros((3, 1)), np.zeros((4, 1)))": "got (2,), (3",
-    "convolve(np.zeros((2, 2)), np.zeros(2))": "one-dimensional seq",
-    "power(np.eye(2), 2.0)": "TypeError: exponent must be an integer, got 2.0.",
-    "power(np.eye(2), True)": "TypeError: exponent must be an integer, got True.",
-    "identity(1.5, np.ones(1))": "TypeError: n must be an integer, got 1.5.",
-    "closure(np.full((1, 1), None))": "TypeError: closure needs floats or integers",
-} | {
-    call: (
-        f"TypeError: {call.partition('(')[0]} needs arrays of NumPy, JAX or torch, "
-        "got a list: write np.asarray(...) around it."
-    )
-    for call in (
-        "matmul([[1.0]], np.eye(1))",
-        "matmul(np.eye(1), [[1.0]])",
-        "identity(2, [1.0])",
-        "power([[1.0]], 2)",
-        "closure([[1.0]])",
-        "polynomial(np.zeros(1), [[1.0]], np.zeros((1, 1)))",
-        "convolve([1.0], np.zeros(2))",
-    )
+    "power(np.zeros((2, 3)), 2)": ("ValueError", "(2, 3)"),
+    "power(np.zeros((2, 2)), -1)": ("ValueError", "-1"),
+    "power(np.eye(2), 2.0)": ("TypeError", "2.0"),
+    "power(np.eye(2), True)": ("TypeError", "True"),
+    "closure(np.zeros(2))": ("ValueError", "(2,)"),
+    "closure(np.full((1, 1), None))": ("TypeError", "closure"),
+    "matmul(np.zeros((2, 3)), np.zeros((2, 3)))": ("ValueError", "(2, 3)"),
+    "matmul(np.zeros((2, 0), int), np.zeros((0, 2), int))": ("ValueError", "k = 0"),
+    "matmul(np.eye(2), np.eye(2), kind='sum')": ("ValueError", "'sum'"),
+    "matmul(np.ma.masked_array([[1.0]], [[True]]), np.eye(1))": ("TypeError", "mask"),
+    "matmul(jnp.zeros((2, 2)), np.zeros((2, 2)))": ("TypeError", "jnp.asarray"),
+    "polynomial(np.zeros(2), np.zeros((3, 1)), np.zeros((4, 1)))": ("ValueError", "3"),
+    "polynomial(np.zeros(0), np.zeros((0, 2)), np.zeros((4, 2)))": ("ValueError", "0"),
+    "convolve(np.zeros((2, 2)), np.zeros(2))": ("ValueError", "(2, 2)"),
+    "convolve(np.zeros(0), np.zeros(2))": ("ValueError", "convolve"),
+    "identity(1.5, np.ones(1))": ("TypeError", "1.5"),
+    "identity(-1, np.zeros(1))": ("ValueError", "-1"),
+    "identity(2, np.zeros(1, int))": ("ValueError", "identity"),
+    **dict.fromkeys(
+        (
+            *("matmul([[1.0]], np.eye(1))", "matmul(np.eye(1), [[1.0]])"),
+            *("identity(2, [1.0])", "power([[1.0]], 2)", "closure([[1.0]])"),
+            "polynomial(np.zeros(1), [[1.0]], np.zeros((1, 1)))",
+            "convolve([1.0], np.zeros(2))",
+        ),
+        ("TypeError", "np.asarray"),
+    ),
+    **{
+        f"{call.format(f'{make}(np.ones((2, 2), {dtype!r}))')}": ("TypeError", dtype)
+        for dtype in ("bool", "complex64")
+        for make in ("np.asarray", "jnp.asarray", "torch.from_numpy")
+        for call in (
+            *("matmul({0}, {0})", "closure({0})", "power({0}, 2)", "identity(2, {0})"),
+            *("convolve({0}[0], {0}[0])", "polynomial({0}[0], {0}, {0})"),
+        )
+    },
 }
 
 
 def test_wrong_arguments_are_named_without_a_type_checker():
+    pytest.importorskip("torch")
     code = f"""
+import jax.numpy as jnp
 import numpy as np
+import torch
 from frugax.tropical import *
 for call in {[*REFUSED]!r}:
     try:
-        eval(call)
+        print("nothing", eval(call))
     except Exception as e:
         print(f"{{type(e).__name__}}: {{e}}")
-    else:
-        print("nothing")
 """
     said = forked.python(code).stdout.splitlines()
-    for found, (call, expected) in zip(said, REFUSED.items(), strict=True):
-        assert expected in found, call
+    for found, (call, (error, named)) in zip(said, REFUSED.items(), strict=True):
+        assert found.startswith(error), (call, found)
+        assert named in found, (call, found)
 
 
 @both_semirings
@@ -329,37 +321,6 @@ def test_a_closure_of_no_numbers_is_refused(make):
     d[0, 2] = np.nan
     with refuses(ValueError, "NaN"):
         tropical.closure(make(d))
-
-
-def test_dtypes_without_order_or_sum_are_refused_without_a_type_checker():
-    pytest.importorskip("torch")
-    code = """
-import jax.numpy as jnp
-import numpy as np
-import torch
-from frugax import tropical
-
-for dtype in (bool, np.complex64):
-    for make in (np.asarray, jnp.asarray, torch.from_numpy):
-        a = make(np.ones((2, 2), dtype))
-        for call in (
-            lambda: tropical.matmul(a, a),
-            lambda: tropical.closure(a),
-            lambda: tropical.power(a, 2),
-            lambda: tropical.convolve(a[0], a[0]),
-            lambda: tropical.polynomial(a[0], a, a),
-            lambda: tropical.identity(2, a),
-        ):
-            try:
-                call()
-            except TypeError as e:
-                name = np.dtype(dtype).name
-                assert f"needs floats or integers, got {name}: convert" in str(e)
-            else:
-                raise AssertionError((make, dtype))
-"""
-    done = forked.python(code)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_numpy_constant_beside_another_library_is_refused_with_a_remedy():

@@ -191,7 +191,6 @@ def _polynomial(
     points: Num[jax.Array, "points variables"],
     kind: str,
 ) -> tuple[Num[jax.Array, " points"], Bool[jax.Array, ""]]:
-    count, variables = points.shape
     # Accelerators round the factors to fewer bits at the default precision.
     product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
     dtype = jnp.result_type(coefficients, exponents, points)
@@ -200,38 +199,31 @@ def _polynomial(
     )
     used = (exponents != 0).astype(dtype)
 
-    def evaluate(points: jax.Array) -> jax.Array:
-        # Monomials first: reductions over the first axis use whole vector registers.
-        terms = product(exponents, points.T) + coefficients[:, None]
-        return _reduce(terms, kind)
-
-    def evaluate_with_zeros(points: jax.Array) -> jax.Array:
+    def evaluate(point: jax.Array, *, has_zeros: bool) -> jax.Array:
         # 0 * inf is NaN, but the zero to the power 0 is the one, else the zero.
-        is_zero = points == zero(kind, points)
-        finite = jnp.where(is_zero, jnp.zeros_like(points), points)
-        terms = product(exponents, finite.T) + coefficients[:, None]
-        # A product of two matrices of zeros and ones counts the zero factors of each
-        # monomial.
-        has_zero_factor = product(used, is_zero.astype(dtype).T) > 0
-        terms = jnp.where(has_zero_factor, zero(kind, terms), terms)
+        is_zero = point == zero(kind, point)
+        finite = jnp.where(is_zero, jnp.zeros_like(point), point)
+        terms = product(exponents, finite if has_zeros else point) + coefficients
+        if has_zeros:
+            # A product of zeros and ones counts the zero factors of each monomial.
+            has_zero_factor = product(used, is_zero.astype(dtype)) > 0
+            terms = jnp.where(has_zero_factor, zero(kind, terms), terms)
         return _reduce(terms, kind)
 
-    at_once = min(_POINTS, count)
-    blocks = -(-count // at_once) if count else 0
-    padded = jnp.pad(points, ((0, blocks * at_once - count), (0, 0)))
-    padded = padded.reshape(blocks, at_once, variables)
+    at_all = {
+        has_zeros: functools.partial(
+            jax.lax.map,
+            functools.partial(evaluate, has_zeros=has_zeros),
+            batch_size=_POINTS,
+        )
+        for has_zeros in (True, False)
+    }
     if not has_infinity(points):  # integers are finite
-        return jax.lax.map(evaluate, padded).reshape(-1)[:count], jnp.zeros((), bool)
+        return at_all[False](points), jnp.zeros((), bool)
     is_zero = (points == zero(kind, points)).any(axis=0)
     # A branch and not a `where`: finite points need not pay for the second product.
-    out = jax.lax.cond(
-        is_zero.any(),
-        functools.partial(jax.lax.map, evaluate_with_zeros),
-        functools.partial(jax.lax.map, evaluate),
-        padded,
-    )
-    is_undefined = (is_zero & (exponents < 0).any(axis=0)).any()
-    return out.reshape(-1)[:count], is_undefined
+    out = jax.lax.cond(is_zero.any(), at_all[True], at_all[False], points)
+    return out, (is_zero & (exponents < 0).any(axis=0)).any()
 
 
 @functools.partial(jax.jit, static_argnums=2)
