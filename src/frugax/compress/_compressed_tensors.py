@@ -21,17 +21,16 @@ import numpy as np
 from frugax.fileio import atomic_folder, write_whole
 
 from ._export_layout import (
-    Entry,
     Item,
     Part,
     Rounded,
     round_to_groups,
     split_gate_up,
-    write_parts,
 )
 from ._folder import is_index
 from ._roles import WEIGHT, ModelConfig, Role, find_roles
-from .arrays import pack_nibbles
+from ._tensor_table import TensorReport
+from .arrays import pack_nibbles, write_safetensors
 from .codecs.groups import Grouping
 
 _GROUPS = (128, 64, 32)
@@ -61,7 +60,7 @@ class CompressedTensors:
     bits: int
     keep: Sequence[str] | None
     config: ModelConfig
-    entries: Sequence[Entry]
+    entries: Sequence[TensorReport]
     source: Path
 
     @property
@@ -86,7 +85,7 @@ class CompressedTensors:
         fitting = (size for size in _GROUPS if not any(row % size for row in rows))
         return Grouping(4, next(fitting))
 
-    def list_items(self, entries: Sequence[Entry]) -> list[Item]:
+    def list_items(self, entries: Sequence[TensorReport]) -> list[Item]:
         """Return the tensors of the file."""
         items: list[Item] = []
         for entry in entries:
@@ -185,7 +184,13 @@ class CompressedTensors:
         }
         whole = {**config, "quantization_config": entry}
         with atomic_folder(self.folder) as made:
-            write_parts(made / self.file.name, parts, place)
+            data = {part.name: [part.data] for part in parts}
+            write_safetensors(
+                made / self.file.name,
+                [(part.name, part.kind, part.shape) for part in parts],
+                lambda names: map(data.__getitem__, names),
+                place,
+            )
             if self.config.entries and self.source != self.folder:
                 for file in sorted(self.source.iterdir()):
                     if file.suffix in _COPIED and not is_index(file):
@@ -193,7 +198,7 @@ class CompressedTensors:
             write_whole(made / "config.json", json.dumps(whole, indent=2) + "\n")
 
 
-def _split_experts(entry: Entry, config: ModelConfig) -> Iterator[Item]:
+def _split_experts(entry: TensorReport, config: ModelConfig) -> Iterator[Item]:
     """Yield the matrices of each expert, `(outputs, inputs)` as Linear modules are.
 
     Gate and up projections that are stored as one become two: halves of the outputs,
@@ -223,7 +228,7 @@ def _take(
     return np.ascontiguousarray((matrix.T if transposed else matrix)[piece])
 
 
-def is_transposed(entry: Entry, config: ModelConfig) -> bool:
+def is_transposed(entry: TensorReport, config: ModelConfig) -> bool:
     """Whether experts are stored as (inputs, outputs), by type or the hidden length."""
     if config.transposed_experts:
         return True

@@ -2,9 +2,8 @@
 
 import contextlib
 import dataclasses
-import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +12,8 @@ import numpy as np
 from frugax.errors import UnsupportedFileError
 
 from ._load import load_weights
-from .arrays import dtype_from_name, find_ties, write_safetensors
+from ._tensor_table import TensorReport
+from .arrays import find_ties
 from .codecs.groups import Grouping, decode_groups, quantise_groups
 from .container import open_file
 
@@ -34,47 +34,32 @@ class Part(NamedTuple):
     data: bytes
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
-    """A tensor to export.
-
-    Attributes:
-        name: its name.
-        dtype: its dtype.
-        shape: its shape.
-        rel_error: the error that its file states; 0 of an original.
-        tied: the tensor that it is a copy of; empty if of none.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    rel_error: float = 0.0
-    tied: str = ""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the array."""
-        return math.prod(self.shape) * dtype_from_name(self.dtype).itemsize
-
-
 @contextlib.contextmanager
 def open_weights(
     path: str | os.PathLike[str],
-) -> Iterator[tuple[Mapping[str, np.ndarray], tuple[Entry, ...]]]:
-    """Open what `load_weights` reads; the tensors of a `.fxz` file on demand."""
+) -> Iterator[tuple[Mapping[str, np.ndarray], tuple[TensorReport, ...]]]:
+    """Open what `load_weights` reads; the tensors of a `.fxz` file on demand.
+
+    With a row for each tensor: the errors that its file states, 0 of an original.
+    """
     if Path(path).suffix == ".fxz":
         with open_file(path) as file:
-            records = file.header.tensors
-            entries = (
-                Entry(r.name, r.dtype, r.shape, r.rel_error, r.tied) for r in records
-            )
-            yield file, tuple(entries)
+            yield file, tuple(map(TensorReport.of, file.header.tensors))
         return
     arrays = load_weights(path)
     ties = find_ties(arrays)
     entries = (
-        Entry(n, a.dtype.name, a.shape, tied=ties.get(n, "")) for n, a in arrays.items()
+        TensorReport(
+            name=name,
+            dtype=array.dtype.name,
+            shape=array.shape,
+            codec="dense",
+            bytes=array.nbytes,
+            rel_error=0.0,
+            max_abs=0.0,
+            tied=ties.get(name, ""),
+        )
+        for name, array in arrays.items()
     )
     yield arrays, tuple(entries)
 
@@ -150,14 +135,3 @@ def round_to_groups(
             f"beyond {steps.dtype.name}: scale its weights down."
         )
     return integers, steps, decode_groups(integers, steps, grouping, array.dtype)
-
-
-def write_parts(file: Path, parts: Sequence[Part], place: str) -> None:
-    """Write a `.safetensors` file of tensors in memory."""
-    by_name = {part.name: part.data for part in parts}
-    write_safetensors(
-        file,
-        [(part.name, part.kind, part.shape) for part in parts],
-        lambda names: ([by_name[name]] for name in names),
-        place,
-    )

@@ -13,7 +13,7 @@ from frugax.budget import Receipt, SizeBudget, SpendName, Verdict, check_budget
 
 from ._arguments import MonotonicProgress, Progress, check_path
 from ._compressed_tensors import CompressedTensors
-from ._export_layout import Entry, Item, Part, Rounded, keep as keep_dense, open_weights
+from ._export_layout import Item, Part, Rounded, keep as keep_dense, open_weights
 from ._gguf import GGUF
 from ._roles import ModelConfig, Role, find_roles
 from ._rounded_before import refuse_rounded
@@ -207,7 +207,7 @@ class _Writer(Protocol):
 
     @property
     def file(self) -> Path: ...
-    def list_items(self, entries: Sequence[Entry]) -> list[Item]: ...
+    def list_items(self, entries: Sequence[TensorReport]) -> list[Item]: ...
     def why_not(self, item: Item) -> str: ...
     def round(self, item: Item, array: np.ndarray, place: str) -> Rounded: ...
     def write(self, parts: Sequence[Part], dense: set[str], place: str) -> None: ...
@@ -227,7 +227,9 @@ def _find_folder(
     return Path(file) if Path(file).is_dir() else Path(file).parent
 
 
-def _find_tied_heads(entries: Sequence[Entry], config: ModelConfig) -> dict[str, str]:
+def _find_tied_heads(
+    entries: Sequence[TensorReport], config: ModelConfig
+) -> dict[str, str]:
     """Return the originals of tied heads, which files of the model leave out."""
     if not config.has_tied_head():
         return {}
@@ -253,7 +255,7 @@ class _Exported:
     def __init__(
         self,
         weights: Mapping[str, np.ndarray],
-        entries: Sequence[Entry],
+        entries: Sequence[TensorReport],
         writer: _Writer,
         place: str,
     ) -> None:
@@ -333,7 +335,7 @@ class _Exported:
 
 
 def _make_receipt(
-    entries: Sequence[Entry],
+    entries: Sequence[TensorReport],
     budget: SizeBudget | None,
     rel_error: float,
     file_bytes: int,
@@ -344,7 +346,7 @@ def _make_receipt(
     if budget is not None:
         limit, own = budget.rel_error, [e for e in entries if not e.tied]
         most = budget.limit_bytes(
-            original_bytes=sum(e.nbytes for e in own),
+            original_bytes=sum(e.original_bytes for e in own),
             weights=sum(math.prod(e.shape) for e in own),
         )
     of_errors = limited(

@@ -10,7 +10,7 @@ import numpy as np
 from frugax.errors import UnsupportedFileError
 from frugax.fileio import atomic_write
 
-from ._export_layout import Entry, Item, Part, Rounded, round_to_groups
+from ._export_layout import Item, Part, Rounded, round_to_groups
 from ._gguf_model import (
     Value,
     describe_model,
@@ -20,6 +20,7 @@ from ._gguf_model import (
 )
 from ._gguf_vocabulary import describe_vocabulary
 from ._roles import ModelConfig, Role, find_roles
+from ._tensor_table import TensorReport
 from .codecs import k_quants
 from .codecs.groups import Grouping
 
@@ -66,7 +67,7 @@ class GGUF:
     folder: Path
     place: str
 
-    def list_items(self, entries: Sequence[Entry]) -> list[Item]:
+    def list_items(self, entries: Sequence[TensorReport]) -> list[Item]:
         """Return the tensors of the file: routers and tables of biases stay."""
         roles = find_roles({e.name: e.shape for e in entries}, self.config)
         items = [Item(e.name, (e.name,), e.shape) for e in entries]

@@ -13,8 +13,9 @@ import numpy as np
 
 from frugax.errors import UnsupportedFileError
 
-from ._export_layout import Entry, Item, split_gate_up
+from ._export_layout import Item, split_gate_up
 from ._roles import WEIGHT, ModelConfig
+from ._tensor_table import TensorReport
 
 # The architecture of llama.cpp for each model type of transformers.
 _ARCHITECTURES = {
@@ -78,7 +79,7 @@ def find_architecture(config: ModelConfig) -> str:
 
 
 def name_for_llama_cpp(
-    entries: Sequence[Entry], config: ModelConfig, place: str
+    entries: Sequence[TensorReport], config: ModelConfig, place: str
 ) -> list[Item]:
     """Return the tensors of a file that llama.cpp loads.
 
@@ -86,7 +87,7 @@ def name_for_llama_cpp(
         UnsupportedFileError: a tensor has no place in the architecture.
     """
     items: list[Item] = []
-    experts: dict[str, dict[int, Entry]] = {}
+    experts: dict[str, dict[int, TensorReport]] = {}
     for entry in entries:
         if _COMPUTED.search(entry.name):
             continue
@@ -137,7 +138,7 @@ def _expert_name(name: str, last: str, place: str) -> str:
     return _EXPERTS[last]
 
 
-def _split_fused(entry: Entry, layer: str, name: str, place: str) -> list[Item]:
+def _split_fused(entry: TensorReport, layer: str, name: str, place: str) -> list[Item]:
     """Return the stacks of experts that are stored as one tensor."""
     count, rows, columns = entry.shape
 
@@ -155,12 +156,12 @@ def _split_fused(entry: Entry, layer: str, name: str, place: str) -> list[Item]:
     ]
 
 
-def _is_conv1d(entry: Entry, config: ModelConfig) -> bool:
+def _is_conv1d(entry: TensorReport, config: ModelConfig) -> bool:
     return config.model_type == "gpt2" and bool(_CONV1D.search(entry.name))
 
 
 def _transform(
-    entry: Entry, config: ModelConfig
+    entry: TensorReport, config: ModelConfig
 ) -> Callable[[list[np.ndarray]], np.ndarray] | None:
     """Return how a tensor is changed; None where it is not."""
     if _is_conv1d(entry, config):

@@ -93,10 +93,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         return Inspection(
             place=os.fspath(path),
             file_bytes=file.nbytes,
-            tensors=tuple(
-                TensorReport.of(r, rel_error=r.rel_error, max_abs=r.max_abs)
-                for r in file.header.tensors
-            ),
+            tensors=tuple(map(TensorReport.of, file.header.tensors)),
         )
 
 

@@ -42,21 +42,19 @@ class TensorReport:
     tied: str = ""
 
     @classmethod
-    def of(
-        cls, record: Record, *, rel_error: float, max_abs: float, **more: Any
-    ) -> Self:
-        """Describe a tensor of a file, with errors that were measured or stated."""
-        return cls(
-            name=record.name,
-            dtype=record.dtype,
-            shape=record.shape,
-            codec="tied" if record.tied else record.codec,
-            tied=record.tied,
-            bytes=record.stored_bytes,
-            rel_error=rel_error,
-            max_abs=max_abs,
-            **more,
-        )
+    def of(cls, record: Record, **others: Any) -> Self:
+        """Describe a tensor as a file states it, but for some fields."""
+        stated: dict[str, Any] = {
+            "name": record.name,
+            "dtype": record.dtype,
+            "shape": record.shape,
+            "codec": "tied" if record.tied else record.codec,
+            "tied": record.tied,
+            "bytes": record.stored_bytes,
+            "rel_error": record.rel_error,
+            "max_abs": record.max_abs,
+        }
+        return cls(**stated | others)
 
     @property
     def original_bytes(self) -> int:

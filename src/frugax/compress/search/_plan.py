@@ -82,8 +82,6 @@ def make_plan(
     tensors = tuple(
         TensorPlan.of(
             t,
-            rel_error=t.rel_error,
-            max_abs=t.max_abs,
             step=t.step,
             rms=rms[t.tied or t.name] if t.step is not None else 0.0,
         )
