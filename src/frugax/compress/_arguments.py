@@ -59,28 +59,14 @@ class MonotonicProgress:
         if self._progress is not None:
             self._progress(self._highest, text)
 
+    def stage(self, share: float) -> Progress:
+        """Return the progress function of a stage that takes a share of the rest.
+
+        So that progress rises but never ends, however many stages there are.
+        """
+        start = self._highest
+        return lambda done, text: self(start + share * (1 - start) * done, text)
+
     def finish(self) -> None:
         """Report that all is done."""
         self(1.0, "done")
-
-
-class ProgressStages:
-    """Progress of work in an unknown number of stages.
-
-    Each stage takes a share of the remainder, so that progress rises but never ends.
-    """
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._start = 0.0
-
-    def next(self, share: float) -> Progress:
-        """Return the progress function of a stage that takes a share of the rest."""
-        start = self._start
-        self._start += share * (1 - start)
-        end = self._start
-
-        def report(done: float, text: str) -> None:
-            self._progress(start + (end - start) * done, text)
-
-        return report

@@ -20,7 +20,6 @@ from collections.abc import Callable
 
 from frugax.budget import SizeBudget
 
-from .._arguments import ProgressStages
 from .._rounded_before import refuse_rounded
 from ..arrays import relative_error, round_up
 from ..codecs import MAX_STEP, Form, Step, step_below
@@ -63,7 +62,7 @@ def choose(work: Work, budget: SizeBudget) -> Draft:
     )
     work = dataclasses.replace(work, sources=sources)
     scales = ScaleModel(sources, weights)
-    return Search(work, scales, ProgressStages(work.progress)).meet(budget)
+    return Search(work, scales).meet(budget)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,12 +72,10 @@ class Search:
     Attributes:
         work: the tree, its tensors with their scales.
         scales: rate-distortion estimates of the same tensors.
-        progress: told about each stage.
     """
 
     work: Work
     scales: ScaleModel
-    progress: ProgressStages
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -342,7 +339,7 @@ class Search:
         return sorted(exact, key=lambda s: -s.exact.bytes)
 
     def _total(self, scale: float) -> RatePoint:
-        self.progress.next(_SAMPLING)(1.0, "sampling")
+        self.work.progress.stage(_SAMPLING)(1.0, "sampling")
         return self.scales.total(scale)
 
     def _draft(
@@ -352,7 +349,7 @@ class Search:
         form: Callable[[Source], Form | None] = lambda _: None,
         gap: float | None = None,
     ) -> Draft:
-        progress = self.progress.next(_DRAFT)
+        progress = self.work.progress.stage(_DRAFT)
         return self.work.draft(steps, form=form, gap=gap, progress=progress)
 
     def _refine(
