@@ -200,13 +200,20 @@ def test_a_share_of_the_temporaries_leaves_out_arguments_and_results():
     assert (row.fits, row.lower_bound) == (True, None)
 
 
-def test_a_step_that_takes_a_mutable_array_is_planned_for_the_devices_here():
-    step = lambda w, x: jax.grad(loss)([w[...]], x)
-    found = find_step(step, jax.new_ref(jnp.ones((64, 64))), jnp.ones((512, 64)))
-    row, _ = answer(found, Target("cpu"), "1GiB")
-    assert row.fits
-    row, _ = answer(found, Target("h100"), "1GiB")
-    assert_names(row.problem, "jax.Ref")
+def test_a_step_that_takes_a_mutable_array_is_planned_here_and_elsewhere():
+    def update(ref, x):
+        ref[...] -= 0.1 * jax.grad(loss)([ref[...]] * 8, x)[0]
+
+    pure = lambda w, x: w - 0.1 * jax.grad(loss)([w] * 8, x)[0]
+    w, x = jnp.ones((64, 64)), jnp.ones((512, 64))
+    found = find_step(update, jax.new_ref(w), x)
+    donating = find_step(pure, w, x, donate_argnums=0)
+    for target in ["cpu", *(["h100"] if not GPU.problem else [])]:
+        row, _ = answer(found, Target(target), "60%")
+        assert row.fits
+        assert row.predicted < row.unplanned_bytes
+        row, same = (answer(s, Target(target), "1GiB")[0] for s in (found, donating))
+        assert row.unplanned_bytes == pytest.approx(same.unplanned_bytes, rel=0.02)
 
 
 def test_the_advice_names_arguments_that_could_be_donated():
@@ -294,11 +301,8 @@ class Scaled:
 
 
 @needs_gpu_compiler
-@pytest.mark.parametrize(
-    ("kind", "targets"),
-    [(AxisType.Auto, ("cpu", "h100x4")), (AxisType.Explicit, ("cpu",))],
-)
-def test_a_script_may_set_a_mesh(kind, targets):
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_a_script_may_set_a_mesh(kind):
     mesh = jax.make_mesh((4,), ("data",), axis_types=(kind,), devices=jax.devices()[:4])
     with ShapesOfLargeArrays(LIMIT).current(), jax.set_mesh(mesh):
         assert jax.sharding.get_mesh() == mesh
@@ -309,13 +313,10 @@ def test_a_script_may_set_a_mesh(kind, targets):
         step = find_step(jax.grad(mean), Scaled(w, 1.0), x)
         assert step.num_devices == 4
         with ShapesOfLargeArrays.suspended():
-            for target in targets:
+            for target in ("cpu", "h100x4"):
                 row, _ = answer(step, Target(target), "1GiB")
                 assert row.fits
                 assert row.moved_bytes > 0
-            if kind is AxisType.Explicit:
-                row, _ = answer(step, Target("h100x4"), "1GiB")
-                assert_names(row.problem, "explicit", "AxisType.Auto")
 
 
 def test_what_follows_from_large_arrays_is_unknown_and_small_values_are_there():

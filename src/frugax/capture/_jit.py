@@ -355,13 +355,13 @@ class PlannedFunction:
         # As JAX has traced it: after `jax.eval_shape`, for example, the objects in its
         # results are those that the function has made then, and may be compared.
         plain = jit_for_these(lambda _, args, kwargs: self._plain(*args, **kwargs))
-        call = call.of_shapes()
+        given, call = call, call.of_shapes()
         shapes = call.leaves
         if self._on_step is not None and staged.takes_gradient:
             self._on_step(
                 TracedStep.of(
                     traced,
-                    call,
+                    given,
                     name=self.record.name,
                     place=self.record.place,
                     staged=staged,

@@ -15,7 +15,6 @@ from jax.sharding import (
     PartitionSpec,
 )
 
-from frugax.errors import ConfigError
 from frugax.jaxprs import (
     ClosedJaxpr,
     Jaxpr,
@@ -52,6 +51,9 @@ class TracedStep:
         donated: for each of them, whether it is donated.
         result_places: shardings of the results; None where the compiler chooses.
         closed_over: unknown arrays that it closes over; on a target only.
+        mutable: for each argument, the array of a mutable one (`jax.Ref`), or None.
+        takes_values: whether the arrays of mutable arguments are taken in their place,
+            and returned after the results.
     """
 
     name: str
@@ -64,6 +66,8 @@ class TracedStep:
     donated: Sequence[bool]
     result_places: Sequence[Any]
     closed_over: Sequence[Any] = ()
+    mutable: Sequence[Any] = ()
+    takes_values: bool = False
 
     @classmethod
     def trace(
@@ -90,7 +94,7 @@ class TracedStep:
         traced, unmarked = trace_marked(jitted, jitted, args, {})
         return cls.of(
             traced,
-            Call(leaves, tree, ()).of_shapes(),
+            Call(leaves, tree, ()),
             name=name,
             place=place,
             staged=StagedProgram.of(close_over(traced), unmarked),
@@ -110,16 +114,19 @@ class TracedStep:
 
         Args:
             traced: its result.
-            call: the arguments, as shapes.
+            call: the arguments, or their shapes.
             signature: of the function; None if it has none.
             known: `name`, `place` and `staged`.
         """
         arguments = call.name_leaves(signature)
-        places = map(_put, call.leaves, argument_shardings(traced))
+        mutable = list(map(_value_of, call.leaves))
+        call = call.of_shapes()
+        leaves = list(map(_put, call.leaves, argument_shardings(traced)))
         names = traced.jaxpr.jaxpr.debug_info.arg_names
         infos = jax.tree.leaves(without_objects(traced).args_info)
         return cls(
-            call=dataclasses.replace(call, leaves=list(places)),
+            call=dataclasses.replace(call, leaves=leaves),
+            mutable=mutable,
             arguments=arguments,
             paths=list(map(str.removeprefix, names, arguments)),
             donated=[x.donated for x in infos],
@@ -151,14 +158,11 @@ class TracedStep:
         """The step on the devices of a target.
 
         Raises:
-            ConfigError: it needs more devices than the target has, or takes a mutable
-                array, which does not say where it lies.
+            ConfigError: it needs more devices than the target has.
         """
-        if not target.is_here and not all(map(_is_array, self.call.leaves)):
-            raise ConfigError(
-                "the step takes a mutable array (jax.Ref), and is planned for the "
-                "devices here only"
-            )
+        is_mutable = any(value is not None for value in self.mutable)
+        if is_mutable and not target.is_here and not self.takes_values:
+            return self._of_values().on(target)
         program, unknown = _with_unknown_inputs(self.staged.traced)
         shapes: list[Any] = [*unknown, *self.shapes]
         results: Sequence[Any] = self.result_places
@@ -182,12 +186,36 @@ class TracedStep:
             result_places=results,
         )
 
+    def _of_values(self) -> "TracedStep":
+        """The same step, which donates the arrays of its mutable arguments."""
+        both = list(zip(self.mutable, self.call.leaves, strict=True))
+        leaves = [leaf if value is None else value for value, leaf in both]
+        changed = [value.sharding for value in self.mutable if value is not None]
+        return dataclasses.replace(
+            self,
+            call=dataclasses.replace(self.call, leaves=leaves),
+            donated=[
+                is_donated or value is not None
+                for is_donated, value in zip(self.donated, self.mutable, strict=True)
+            ],
+            result_places=[*self.result_places, *changed],
+            takes_values=True,
+        )
+
     def build(self, chosen: Chosen) -> CalledProgram:
         """The jitted program with some gradients replaced."""
 
         def run(closed_over: Sequence[Any], *args: Any, **kwargs: Any) -> list[Any]:
             leaves = jax.tree.leaves((args, kwargs))
-            return self.staged.run(chosen, [*closed_over, *leaves])
+            if not self.takes_values:
+                return self.staged.run(chosen, [*closed_over, *leaves])
+            both = zip(self.mutable, leaves, strict=True)
+            leaves = [x if value is None else jax.new_ref(x) for value, x in both]
+            results = self.staged.run(chosen, [*closed_over, *leaves])
+            refs = [
+                x for v, x in zip(self.mutable, leaves, strict=True) if v is not None
+            ]
+            return [*results, *map(jax.freeze, refs)]
 
         given, named = self.call.by_argument(self.call.leaves)
         paths, named_paths = self.call.by_argument(self.paths)
@@ -261,6 +289,17 @@ def _is_array(leaf: Any) -> bool:
     return not isinstance(leaf, jax.core.AbstractValue)
 
 
+def _value_of(leaf: Any) -> Any:
+    """The array of a mutable argument, as a shape; None for another argument."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return None
+    aval = jax.typeof(leaf)
+    if isinstance(aval, jax.core.ShapedArray):
+        return None
+    place = leaf.sharding if getattr(leaf, "committed", False) else None
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=place)
+
+
 def _put(leaf: Any, place: Any) -> Any:
     is_shape = isinstance(leaf, jax.ShapeDtypeStruct)
     if not _is_array(leaf) or (place is None and is_shape):
@@ -319,7 +358,10 @@ class _MovedProgram(RetypedProgram):
         self._gradients: dict[MarkedGradient, MarkedGradient] = {}
 
     def type_of(self, aval: Any) -> Any:
-        """In a `shard_map`, the type of a value has the mesh."""
+        """In a `shard_map`, or on explicit axes, the type of a value has the mesh."""
+        inner = getattr(aval, "inner_aval", None)
+        if inner is not None:  # of a mutable array
+            return aval.update(inner_aval=self.type_of(inner))
         sharding = getattr(aval, "sharding", None)
         if sharding is None or sharding.mesh.empty:
             return aval

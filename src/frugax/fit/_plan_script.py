@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 import jax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from frugax import measure
 from frugax.budget import read_memory_budget, to_json, to_plain
@@ -22,7 +22,7 @@ from frugax.capture import (
     UnknownValueError,
     replace_jit,
 )
-from frugax.errors import CompilerRefusedError, ConfigError, FrugaxError
+from frugax.errors import CompilerRefusedError, FrugaxError
 from frugax.fileio import write_whole
 from frugax.targets import Target
 from frugax.train.compiles import find_call_site, find_error_site
@@ -207,12 +207,6 @@ def _context_mesh_on(target: Target) -> contextlib.AbstractContextManager[None]:
 def _answer(
     step: TracedStep, target: Target, budget: str, *, why: bool
 ) -> tuple[FitRow, measure.PeakMemory | None]:
-    is_explicit = AxisType.Explicit in jax.sharding.get_mesh().axis_types
-    if is_explicit and not target.is_here:
-        raise ConfigError(
-            "the script sets a mesh of explicit axes, which is planned for the devices "
-            "here only: let jax.make_mesh take axis_types of AxisType.Auto"
-        )
     found = answer_step(step.on(target), target, read_memory_budget(budget))
     row, peak = found.row, None
     if not row.fits:
