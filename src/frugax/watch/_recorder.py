@@ -106,10 +106,10 @@ class Recorder:
         # interrupt leaves there comes first the next time.
         self._taken: list[Entry] = []
         self._units: deque[list[Any]] = deque()
-        self._read: list[Rows] = []  # on the host, and not yet handed on
+        # On the host and not yet handed on; callbacks of any thread append.
+        self._read: deque[Rows] = deque()
         self._newest: Rows | None = None  # of training steps; it may get more numbers
         self._newest_since = 0.0
-        self._called_back: deque[Rows] = deque()
         self._callback_steps: dict[str, int] = {}  # the last, by stream
         self._bytes = 0  # of the entries
         self._refusal: ValueError | None = None
@@ -130,7 +130,7 @@ class Recorder:
         """Leave all entries to the parent of a forked child."""
         self._make_locks()
         self._journal = None
-        self._entries, self._called_back, self._bytes = deque(), deque(), 0
+        self._entries, self._read, self._bytes = deque(), deque(), 0
         self._taken = []
         self._units.clear()
         self.closed = self.has_started = True
@@ -141,7 +141,7 @@ class Recorder:
 
     def _waiting_rows(self) -> list[Rows]:
         # Each is copied in one step: other threads add to them.
-        return [*self._called_back, *self._read, *self.writer.waiting]
+        return [*self._read, *self.writer.waiting]
 
     @property
     def is_over_limit(self) -> bool:
@@ -257,12 +257,12 @@ class Recorder:
             if self.is_over_limit:
                 self.writer.lose(kind, 1)
                 return
-        self._called_back.append(rows)
+        self._read.append(rows)
         if not self.has_started:
             self.start()
         # The thread collects about twice a second, which is too rarely for a program
         # that calls back in every round of a loop.
-        if len(self._called_back) >= RECORDS_PER_BLOCK:
+        if len(self._read) >= RECORDS_PER_BLOCK:
             self.write_called_back()
 
     def write_called_back(self, wait_s: float = 0.0) -> None:
@@ -384,16 +384,15 @@ class Recorder:
         Raises:
             OutputError: the journal cannot be written; what is not in it waits.
         """
-        while self._called_back:
-            self._read.append(self._called_back.popleft())
-        batches = self._read
+        batches = list(self._read)
         numbers = [r for r in batches if r.kind == "scalar" and not r.stream]
         passed = [r for r in batches if r.kind != "scalar" or r.stream]
         if numbers:
             whole, self._newest = merge_steps(self._newest, numbers)
             self._newest_since = time.monotonic()
             passed = [*whole, *passed]
-        self._read = []
+        for _ in batches:
+            self._read.popleft()
         self._pass_on(passed)
         return bool(batches)
 
