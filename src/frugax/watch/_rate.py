@@ -13,7 +13,7 @@ from ._event import Kind
 Level: TypeAlias = Literal["off", "minimal", "standard", "verbose", "full"]
 
 # Steps between two frames at least; 0 for neither frames nor numbers. Numbers are kept
-# as often as `Thinning` says at every level that keeps them.
+# as often as their `Series` says at every level that keeps them.
 _STEPS_BETWEEN: dict[Level, int] = {
     "off": 0,
     "minimal": 0,

@@ -4,16 +4,14 @@ Terminals without colour (a pipe, `NO_COLOR`, a dumb terminal) get digits where 
 values are whole numbers from 0 to 9, and shades of ASCII characters elsewhere.
 """
 
-import dataclasses
 import functools
 import re
-from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 from rich.console import Console, ConsoleOptions
 from rich.measure import Measurement
-from rich.segment import Segment
+from rich.segment import Segment, SegmentLines
 from rich.style import Style
 from rich.text import Text
 
@@ -31,22 +29,11 @@ _DIM = Style(dim=True)
 
 
 # Segments instead of rich's `Text`, whose wrapping takes far longer for large grids.
-@dataclasses.dataclass(frozen=True, slots=True)
-class CellLines:
-    """Lines that rich prints as they are.
+class CellLines(SegmentLines):
+    """Lines that rich prints as they are, and that take as much room as they need."""
 
-    Attributes:
-        lines: the segments of each line.
-    """
-
-    lines: list[list[Segment]]
-
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[Segment]:
-        for line in self.lines:
-            yield from line
-            yield Segment.line()
+    def __init__(self, lines: list[list[Segment]]) -> None:
+        super().__init__(lines, new_lines=True)
 
     def __rich_measure__(
         self, console: Console, options: ConsoleOptions
