@@ -91,19 +91,11 @@ def decompress(packed: Buffer, length: int) -> bytes:
 
 
 def shuffle(array: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
-    """Reorder the bytes of an array plane by plane: `(itemsize, n)` or `(n,)`."""
-    itemsize = array.dtype.itemsize
-    flat = array.reshape(-1)
-    if itemsize == 1:
-        return flat.view(np.uint8)
-    if itemsize not in (2, 4, 8):
-        return np.ascontiguousarray(flat.view(np.uint8).reshape(-1, itemsize).T)
-    # Shifting integers takes half the time of gathering strided bytes.
-    integers = flat.view(f"<u{itemsize}")
-    planes = np.empty((itemsize, flat.size), np.uint8)
-    for i, plane in enumerate(planes):
-        np.copyto(plane, integers >> (8 * i), casting="unsafe")
-    return planes
+    """Reorder the bytes of an array plane by plane: `(itemsize, n)`."""
+    flat = array.reshape(-1).view(np.uint8)
+    # Shifts of integers take half the time for a megabyte of float32, and ten times as
+    # long for the 64 numbers of a block.
+    return np.ascontiguousarray(flat.reshape(-1, array.dtype.itemsize).T)
 
 
 def unshuffle(raw: Buffer, dtype: np.dtype) -> Shaped[np.ndarray, " n"]:
