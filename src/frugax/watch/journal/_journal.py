@@ -265,7 +265,7 @@ class Journal:
     def write_many(
         self, steps: Any, columns: Mapping[str, Any], stream: str = ""
     ) -> None:
-        """Append many records at once; full blocks are written without a copy.
+        """Append many records at once, in few blocks.
 
         Args:
             steps: `(n,)` integers, strictly increasing.
@@ -283,11 +283,7 @@ class Journal:
         block = self._open_block(stream)
         steps = as_steps(steps, after=block.last_step)
         check_names(columns)
-        try:
-            self._extend(block, steps, block.convert_columns(columns, len(steps)))
-        finally:
-            # Records that stay in memory must not change with the caller's arrays.
-            block.copy_borrowed()
+        self._extend(block, steps, block.convert_columns(columns, len(steps)))
 
     @_locked
     def write_open_blocks(self) -> None:

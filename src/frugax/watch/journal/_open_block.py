@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import Int64
 
-from ._validation import as_array, as_number, as_numbers, check_dtype, check_size
+from ._validation import as_number, as_numbers, check_dtype, check_size, to_numpy
 from .blocks import MAX_BLOCK_BYTES, RECORDS_PER_BLOCK, EncodedColumn, encode_records
 from .packing import DTYPES, Codec, Column, code_of, pack, pack_smallest
 
@@ -75,17 +75,13 @@ class OpenBlock:
         columns: Columns = {}
         for name, value in values.items():
             # Training steps take numbers only, so that their blocks stay small.
-            if self.name and np.ndim(value):
-                array = as_array(name, value)
-                self._check_kind(name, array.shape, array.dtype)
-            else:
-                array = np.asarray(as_number(name, value))
-                self._check_kind(name, (), None)
-            columns[name] = array[None]
-        return columns
+            is_array = bool(self.name and np.ndim(value))
+            convert = to_numpy if is_array else as_number
+            columns[name] = np.asarray(convert(name, value))[None]
+        return self.convert_columns(columns, 1)
 
     def convert_columns(self, columns: Mapping[str, Any], n: int) -> Columns:
-        """Convert columns of `n` records; arrays are copied only where necessary."""
+        """Convert columns of `n` records, which are copied."""
         converted: Columns = {}
         for name, column in columns.items():
             array = np.asarray(column)
@@ -106,7 +102,7 @@ class OpenBlock:
             dtype = DTYPES[check_dtype(name, array.dtype)]
             check_size(name, array.shape[1:], array.dtype.itemsize)
             self._check_kind(name, array.shape[1:], array.dtype)
-            converted[name] = np.ascontiguousarray(array, dtype)
+            converted[name] = np.array(array, dtype, order="C")
         return converted
 
     def _check_kind(
@@ -132,20 +128,13 @@ class OpenBlock:
     def extend(
         self, steps: Int64[np.ndarray, " n"], columns: Columns, record_bytes: int
     ) -> None:
-        """Append records for which there is room, without copying their arrays."""
+        """Append records for which there is room."""
         if not self._count:
             self._since = time.monotonic()
         self._parts.append(_Part(steps, columns))
         self._count += len(steps)
         self._bytes += len(steps) * record_bytes
         self.last_step = int(steps[-1])
-
-    def copy_borrowed(self) -> None:
-        """Copy the arrays that still belong to the caller of `extend`."""
-        if self._parts:
-            last = self._parts[-1]
-            columns = {name: v.copy() for name, v in last.columns.items()}
-            self._parts[-1] = _Part(last.steps.copy(), columns)
 
     def cut(self, step: int) -> None:
         """Forget the records after `step`."""

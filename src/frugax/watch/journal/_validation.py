@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex, cast
 import numpy as np
 from jaxtyping import Int64, Shaped
 
-from .packing import DTYPES, code_of
+from .packing import code_of
 
 # The limits keep a block's head below 1 MiB and a forged file's allocations below
 # 1 GiB. 32 axes are the most that NumPy 1 could read.
@@ -66,7 +66,7 @@ def as_number(name: str, value: object) -> np.number:
         raise ValueError(
             f"{name!r} must fit in int64, got {value!r:.40}; give a float instead."
         )
-    array = _to_numpy(name, value)
+    array = to_numpy(name, value)
     if array.shape != ():
         raise TypeError(f"{name!r} must be one number, got shape {array.shape}.")
     if not is_real(array.dtype):
@@ -74,7 +74,7 @@ def as_number(name: str, value: object) -> np.number:
     return as_numbers(name, array).reshape(1)[0]
 
 
-def _to_numpy(name: str, value: Any) -> Shaped[np.ndarray, "..."]:
+def to_numpy(name: str, value: Any) -> Shaped[np.ndarray, "..."]:
     """Convert an array of any library, also a torch tensor with a graph or on a GPU."""
     try:
         if hasattr(value, "detach") and hasattr(value, "cpu"):
@@ -105,16 +105,6 @@ def as_numbers(
     if array.dtype.itemsize == 8:
         return array.astype(np.float64)
     return array.astype(np.float32)
-
-
-def as_array(name: str, value: object) -> Shaped[np.ndarray, "..."]:
-    """Copy an array, in C order and little-endian."""
-    array = _to_numpy(name, value)
-    dtype = DTYPES[check_dtype(name, array.dtype)]
-    check_size(name, array.shape, array.dtype.itemsize)
-    # Always a copy, even if nothing is converted: the caller may change the array
-    # before the block is written.
-    return np.array(array, dtype, order="C")
 
 
 def check_dtype(name: str, dtype: np.dtype) -> str:
