@@ -12,6 +12,7 @@ from frugax.errors import UnsupportedFileError
 from frugax.fileio import atomic_folder, atomic_write, write_whole
 
 from ._arguments import MonotonicProgress, Progress, check_path, check_progress
+from ._batches import batches
 from ._folder import SHARD_INDEX
 from .arrays import dtype_from_name, write_safetensors
 from .container import CompressedFile, Record, open_file
@@ -51,7 +52,7 @@ def export_safetensors(
         if suffix:
             _write_shard(compressed, records, Path(to), pieces)
         else:
-            shards = _shard(records)
+            shards = [*batches(records, lambda r: r.nbytes, _SHARD_BYTES)] or [[]]
             names = [
                 f"model-{i:05}-of-{len(shards):05}.safetensors"
                 for i in range(1, len(shards) + 1)
@@ -72,19 +73,6 @@ def _index_shards(shards: Mapping[str, Sequence[Record]]) -> dict[str, object]:
     files = {record.name: name for name, shard in shards.items() for record in shard}
     total = sum(record.nbytes for shard in shards.values() for record in shard)
     return {"metadata": {"total_size": total}, "weight_map": files}
-
-
-def _shard(records: Sequence[Record]) -> list[list[Record]]:
-    """Divide tensors among files, in order; one that is larger stands alone."""
-    shards: list[list[Record]] = [[]]
-    size = 0
-    for record in records:
-        if shards[-1] and size + record.nbytes > _SHARD_BYTES:
-            shards.append([])
-            size = 0
-        shards[-1].append(record)
-        size += record.nbytes
-    return shards
 
 
 def _write_shard(

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from .._batches import batches
 from . import grid
 from ._channels import ChannelScaling
 from .steps import Step
@@ -97,15 +98,8 @@ def split_chunks(
 
 def encode_grid(chunks: Iterable[grid.GridInput]) -> CodedBlocks:
     """Code chunks; small neighbours side by side, which is faster."""
-    group: list[grid.GridInput] = []
-    lanes = 0
-    for chunk in chunks:
-        if group and lanes + chunk.lanes.count > _MAX_LANES:
-            yield from _encode_group(group)
-            group, lanes = [], 0
-        group.append(chunk)
-        lanes += chunk.lanes.count
-    yield from _encode_group(group)
+    for group in batches(chunks, lambda chunk: chunk.lanes.count, _MAX_LANES):
+        yield from _encode_group(group)
 
 
 def _encode_group(

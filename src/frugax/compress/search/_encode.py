@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from .._batches import batches
 from ..arrays import Distortion, release
 from ..codecs import (
     BLOCK,
@@ -58,8 +59,9 @@ def encode_all(
     requests: Sequence[EncodeRequest], progress: CountProgress, *, workers: int
 ) -> Iterator[EncodedTensor]:
     """Yield the shortest coding of each tensor, in order, from some threads."""
-    batches = [*_batch(requests)]
-    if workers == 1 or len(batches) < 2:
+    # Small neighbours are coded together.
+    work = [*batches(requests, lambda r: r.source.array.size, BLOCK)]
+    if workers == 1 or len(work) < 2:
         yield from _encode_in_turn(requests, progress)
         return
     silent: CountProgress = lambda _: None
@@ -68,7 +70,7 @@ def encode_all(
     waiting = collections.deque()
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         try:
-            for batch in batches:
+            for batch in work:
                 code = lambda batch: [*_encode_in_turn(batch, silent)]
                 waiting.append(pool.submit(code, batch))
                 if len(waiting) == 2 * workers:
@@ -77,21 +79,6 @@ def encode_all(
                 yield from waiting.popleft().result()
         finally:  # after Ctrl-C, and where the caller stops early
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _batch(requests: Sequence[EncodeRequest]) -> Iterator[list[EncodeRequest]]:
-    """Cut requests into pieces of work: small neighbours are coded together."""
-    batch: list[EncodeRequest] = []
-    numbers = 0
-    for request in requests:
-        size = request.source.array.size
-        if batch and numbers + size > BLOCK:
-            yield batch
-            batch, numbers = [], 0
-        batch.append(request)
-        numbers += size
-    if batch:
-        yield batch
 
 
 def _encode_in_turn(

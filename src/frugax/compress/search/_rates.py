@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
+from .._batches import batches
 from ..arrays import Distortion, release
 from ..codecs import Form, Step, grid, row_length, to_levels, to_values
 from ._sample import RatePoint, Sample
@@ -56,15 +57,11 @@ class Rates:
             and source.quantisable
             and (source, step) not in self._points
         }
-        group: list[tuple[Source, Step]] = []
-        lanes = 0
-        for (source, step), is_sampled in new.items():
-            group.append((source, step))
-            lanes += self._sample(source).lanes.count if is_sampled else 0
-            if lanes >= _SAMPLE_LANES:
-                self._make_group(group, new)
-                group, lanes = [], 0
-        if group:
+
+        def count_lanes(pair: tuple[Source, Step]) -> int:
+            return self._sample(pair[0]).lanes.count if new[pair] else 0
+
+        for group in batches(new, count_lanes, _SAMPLE_LANES):
             self._make_group(group, new)
 
     def _make_group(
