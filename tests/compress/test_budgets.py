@@ -1,6 +1,5 @@
 """Every budget is met by the file itself, and nearly used up."""
 
-import re
 from typing import Any
 
 import jax
@@ -260,17 +259,14 @@ def test_an_infeasible_budget_names_a_feasible_one(limits):
         compress.plan(tree, SizeBudget(bytes=less, **errors))
 
 
-@pytest.mark.parametrize(
-    ("name", "limit", "unit"),
-    [("ratio", 1e5, "x smaller"), ("bits_per_weight", 0.01, " bits per weight")],
-)
-def test_a_ratio_out_of_reach_names_the_best(name, limit, unit):
+@pytest.mark.parametrize(("name", "limit"), [("ratio", 1e5), ("bits_per_weight", 0.01)])
+def test_a_ratio_out_of_reach_names_the_best(name, limit):
     tree, asked = {"w": NORMAL}, {name: limit}
     with pytest.raises(InfeasibleBudgetError) as caught:
         compress.plan(tree, SizeBudget(**asked))
     best = caught.value.reachable[name]
-    said = f"{limit:g}{unit} is out of reach, the best is {best:g}"
-    assert str(caught.value).startswith(said)
+    assert f"{limit:g}" in str(caught.value)
+    assert f"{best:g}" in str(caught.value)
     reached: dict[str, Any] = {name: best}
     plan = compress.plan(tree, SizeBudget(**reached))
     assert plan.file_bytes == caught.value.needed
@@ -295,19 +291,15 @@ def test_tensors_that_must_be_exact_are_named_where_they_prevent_a_budget(w):
     tree = {"w": w, "v": np.full((20, 20), 1e-40, np.float32)}
     with pytest.raises(InfeasibleBudgetError) as caught:
         compress.plan(tree, SizeBudget(ratio=8))
-    said = rf"can only be stored exactly .*: 'w' \({w.dtype}, [\d,]+ bytes\)\."
-    assert re.search(said, caught.value.hint)
+    assert f"'w' ({w.dtype}" in caught.value.hint
     # A larger error would not help where the exact tensor alone is too long.
     with pytest.raises(InfeasibleBudgetError) as caught:
         compress.plan(tree, SizeBudget(ratio=8, rel_error=0.01))
-    assert re.search(said, caught.value.hint)
+    assert f"'w' ({w.dtype}" in caught.value.hint
     # Nor would converting it where names and shapes are too long as well.
     with pytest.raises(InfeasibleBudgetError) as caught:
         compress.plan(tree, SizeBudget(bytes=100))
-    assert re.fullmatch(
-        r"compress fewer tensors: without any weight the file takes \d+ bytes, .*",
-        caught.value.hint,
-    )
+    assert "'w'" not in caught.value.hint
 
 
 @pytest.mark.parametrize("tree", [{}, None, []])
@@ -397,9 +389,7 @@ def test_the_least_error_within_a_size_is_reported_and_reachable(name):
     assert reachable["bytes"] == e.value.needed
     assert isinstance(e.value.best, compress.CompressPlan)
     assert e.value.best.file_bytes == e.value.needed
-    said = re.search(r"error of ([\d.e-]+), the least", str(e.value))
-    assert said
-    assert float(said[1]) == reachable[name]
+    assert f"{reachable[name]:.4g}" in str(e.value)
     with_it = SizeBudget(bytes=1500, **{name: reachable[name]})
     assert compress.plan(tree, with_it).file_bytes <= 1500
     with pytest.raises(InfeasibleBudgetError):
