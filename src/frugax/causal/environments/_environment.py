@@ -3,10 +3,10 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
 
 import numpy as np
+import scipy.optimize
 from jaxtyping import Float
 
 from frugax.causal.data import Samples
@@ -18,10 +18,7 @@ from frugax.causal.scm import (
     sample,
 )
 
-Mean: TypeAlias = Callable[
-    [Mapping[str, Float[np.ndarray, " points"]]], Float[np.ndarray, " points"]
-]
-"""The mean of the target where variables are set to values, one for each point."""
+_ROUGH_NODES = 128  # of the first look at a box
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,18 +31,15 @@ class Environment:
         ranges: the settable variables, each with its lowest and highest value.
         minimize: whether less of the target is better.
         max_targets: most variables that one experiment may set.
-        mean: means of the target at many points, from arrays of values by name;
-            `expected` evaluates it for one intervention.
-        grid: points of the search for the optimum along one variable.
+        nodes: quadrature points of every mean; see `interventional_mean`.
     """
 
     name: str
     scm: SCM
     ranges: Mapping[str, tuple[float, float]]
     minimize: bool = True
-    max_targets: int = 2
-    mean: Mean
-    grid: int = 1201
+    max_targets: int = 1
+    nodes: int = 2048
 
     def __repr__(self) -> str:
         goal = {True: "minimize", False: "maximize"}[self.minimize]
@@ -64,6 +58,21 @@ class Environment:
     def variables(self) -> tuple[str, ...]:
         """The observed variables: all but the hidden ones."""
         return self.scm.observed
+
+    def mean(
+        self, values: Mapping[str, Float[np.ndarray, " points"]]
+    ) -> Float[np.ndarray, " points"]:
+        """Compute the means of the target at many points, by quadrature.
+
+        Args:
+            values: for each variable that is set its value at each point.
+        """
+        causes = self.scm.ancestors(self.target)
+        # Only ancestors of the target have an effect on it.
+        effective = {name: value for name, value in values.items() if name in causes}
+        means = interventional_mean(self.scm, self.target, effective, nodes=self.nodes)
+        points = max((len(value) for value in values.values()), default=1)
+        return np.broadcast_to(means, (points,))
 
     def expected(self, intervention: Intervention | None = None) -> float:
         """Compute the mean of the target under the true model, by quadrature.
@@ -158,17 +167,47 @@ class Environment:
         for names in itertools.chain.from_iterable(
             itertools.combinations(self.ranges, size) for size in sizes
         ):
-            value, at = minimize_in_box(
-                lambda points, names=names: (
-                    sign * self.mean(dict(zip(names, points.T, strict=True)))
-                ),
-                [self.ranges[name] for name in names],
-                self.grid,
-            )
+            value, at = self._search(names)
             found.append((value, intervene(**dict(zip(names, at, strict=True)))))
         # The first of equals: among equally good sets the smallest costs least.
         value, best = min(found, key=lambda pair: round(pair[0], 9))
         return best, sign * value
+
+    def _search(self, names: tuple[str, ...]) -> tuple[float, list[float]]:
+        """Return the least loss where these variables are set, and their values.
+
+        A grid over the box, with fewer nodes, then a search from the three best points
+        that lie apart. A second basin is found too if it is wider than a few steps.
+        """
+
+        def loss(points: Float[np.ndarray, "points dims"], nodes: int) -> np.ndarray:
+            by_name = dict(zip(names, points.T, strict=True))
+            return self._sign * dataclasses.replace(self, nodes=nodes).mean(by_name)
+
+        low, high = np.array([self.ranges[name] for name in names]).T
+        # Each further dimension multiplies the evaluations by ten.
+        steps = int((12.1 * 10 ** len(names)) ** (1 / len(names)))
+        axes = np.meshgrid(*np.linspace(low, high, steps).T)
+        points = np.stack([axis.ravel() for axis in axes], 1)
+        # In chunks whose intermediate arrays fit into the processor's cache.
+        chunks = np.array_split(points, -(-len(points) // 64))
+        rough = np.concatenate([loss(part, _ROUGH_NODES) for part in chunks])
+        gap = 2 * (high - low) / (steps - 1)
+        best, at = np.inf, low
+        for start in _spaced(points[rough.argsort()], gap, most=3):
+            # The optimum may be an end of a range, where a simplex would collapse.
+            if (value := float(loss(start[None], self.nodes)[0])) < best:
+                best, at = value, start
+            found = scipy.optimize.minimize(
+                lambda x: float(loss(x[None], self.nodes)[0]),
+                start,
+                method="Nelder-Mead",
+                bounds=list(zip(low, high, strict=True)),
+                options={"xatol": 1e-4 * float((high - low).max()), "fatol": 1e-7},
+            )
+            if found.fun < best:
+                best, at = float(found.fun), found.x
+        return best, [float(value) for value in at]
 
 
 def environment_from_scm(
@@ -218,59 +257,14 @@ def environment_from_scm(
         # NaN fails every comparison, and so this check.
         if not -np.inf < low < high < np.inf:
             raise ValueError(f"range of {name!r} must go up, not from {low} to {high}.")
-    causes = scm.ancestors(target)
-
-    def mean(do: Mapping[str, Any]) -> np.ndarray:
-        # Only ancestors of the target have an effect on it.
-        effective = {name: value for name, value in do.items() if name in causes}
-        means = interventional_mean(scm, target, effective, nodes=nodes)
-        points = max((len(value) for value in do.values()), default=1)
-        return np.broadcast_to(means, (points,))
-
     return Environment(
         name="model",
         scm=scm,
         ranges=dict(ranges),
         minimize=minimize,
         max_targets=max_targets,
-        mean=mean,
-        # The quadrature of a whole model is dearer than a closed form, hence coarser.
-        grid=121,
+        nodes=nodes,
     )
-
-
-def minimize_in_box(
-    function: Callable[
-        [Float[np.ndarray, "points dims"]], Float[np.ndarray, " points"]
-    ],
-    ranges: list[tuple[float, float]],
-    grid: int = 1201,
-) -> tuple[float, list[float]]:
-    """Minimize a function in a box; return the minimum and its place.
-
-    The search evaluates a grid over the whole box, then ever finer grids around the
-    three best points that lie apart. A second basin is found too if it is wider than a
-    few steps of the first grid.
-    """
-    # Each further dimension multiplies the evaluations by ten, not by `grid`.
-    steps = max(int((grid * 10 ** (len(ranges) - 1)) ** (1 / len(ranges))), 5)
-    low, high = (np.array(ends, float) for ends in zip(*ranges, strict=True))
-    points, values = _grid(function, low, high, steps)
-    step = (high - low) / (steps - 1)
-    best, at = np.inf, low
-    for start in _spaced(points[values.argsort()], 2 * step, most=3):
-        centre, width = start, step
-        # At a smooth minimum an error of the place counts squared in the value: finer
-        # steps would gain less than the error of the quadrature.
-        while (width > 1e-6 * (high - low)).any():
-            # Clipped and not rejected: the optimum may be an end of a range, as in PSA.
-            ends = np.maximum(centre - width, low), np.minimum(centre + width, high)
-            points, values = _grid(function, *ends, 9)
-            # Nine points over two widths lie a quarter of a width apart.
-            centre, width = points[values.argmin()], width / 4
-            if values.min() < best:
-                best, at = float(values.min()), centre
-    return best, [float(value) for value in at]
 
 
 def _spaced(points: np.ndarray, gap: np.ndarray, most: int) -> list[np.ndarray]:
@@ -282,18 +276,3 @@ def _spaced(points: np.ndarray, gap: np.ndarray, most: int) -> list[np.ndarray]:
         if len(chosen) == most:
             break
     return chosen
-
-
-def _grid(
-    function: Callable[[np.ndarray], np.ndarray],
-    low: np.ndarray,
-    high: np.ndarray,
-    steps: int,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Evaluate a function on a grid over a box."""
-    axes = [np.linspace(a, b, steps) for a, b in zip(low, high, strict=True)]
-    points = np.stack([axis.ravel() for axis in np.meshgrid(*axes)], 1)
-    # In chunks whose intermediate arrays fit into the processor's cache.
-    return points, np.concatenate(
-        [function(part) for part in np.array_split(points, -(-len(points) // 64))]
-    )

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from frugax.options import check_integer
 
 from ._intervention import check_states
-from ._mechanisms import KINDS, Mechanisms
+from ._mechanisms import KINDS
 from ._noise import noise_from_uniform
 from ._sample import add_batch_axis, evaluate
 from ._scm import SCM
@@ -54,15 +54,6 @@ def interventional_mean(
     check_integer("nodes", nodes, minimum=2)
     points = max((len(value) for value in values.values()), default=1)
     d = np.shape(scm.mechanisms.bias)[-1]
-    # do(x = v) is arithmetic here, a factor of 0 and an addend of v (Pearl 2009,
-    # section 3.2). So the points differ in two arrays only and are evaluated as one
-    # batch.
-    keep = np.ones((points, d, 1), np.float32)
-    offset = np.zeros((points, d, 1), np.float32)
-    for other, value in values.items():
-        check_states(scm, other, value, "values")
-        keep[:, scm.index(other), 0] = 0
-        offset[:, scm.index(other), 0] = value
     # Only ancestors of the variable need to be evaluated.
     needed = [other for other in scm.order if other in {name, *scm.ancestors(name)}]
     m = dataclasses.replace(
@@ -77,26 +68,18 @@ def interventional_mean(
         kinds = tuple(m.noise[0, m.order[0]].tolist())
         noise = np.zeros((1, d, 2 * (nodes // 2)), np.float32)
         noise[:, m.order[0]] = _quadrature_noise(kinds, nodes)
-    if scm.functions:
-        # User-defined functions take one model at a time.
-        means = [_means(scm, m, noise, keep[[i]], offset[[i]]) for i in range(points)]
-        return np.array([mean[0, target] for mean in means])
-    m = jax.tree.map(lambda a: np.broadcast_to(a, (points, *a.shape[1:])), m)
-    noise = np.broadcast_to(noise, (points, *noise.shape[1:]))
-    return _means(scm, m, noise, keep, offset)[:, target]
-
-
-def _means(
-    scm: SCM,
-    m: Mechanisms,
-    noise: np.ndarray,
-    keep: np.ndarray,
-    offset: np.ndarray,
-) -> Float[np.ndarray, "points D"]:
-    """The mean of every variable at every point."""
+    # do(x = v) is arithmetic here, a factor of 0 and an addend of v (Pearl 2009,
+    # section 3.2). So all points are rows of one table, with the same noise in each.
+    count = noise.shape[-1]
+    keep = np.ones((1, d, points * count), np.float32)
+    offset = np.zeros((1, d, points * count), np.float32)
+    for other, value in values.items():
+        check_states(scm, other, value, "values")
+        keep[:, scm.index(other)] = 0
+        offset[:, scm.index(other)] = np.repeat(np.asarray(value, np.float32), count)
     x, _ = evaluate(
         m,
-        noise,
+        np.tile(noise, points),
         keep=keep,
         offset=offset,
         functions=scm.functions,
@@ -104,7 +87,7 @@ def _means(
     )
     # Near an optimum the means at neighbouring points differ in their last digits only,
     # which a sum in float32 would lose.
-    return x.mean(-1, dtype=np.float64)
+    return x[0, target].reshape(points, count).mean(1, dtype=np.float64)
 
 
 # A search for an optimum asks for the same points hundreds of times.
@@ -121,5 +104,5 @@ def _quadrature_noise(kinds: tuple[int, ...], nodes: int) -> Float[np.ndarray, "
     # Away from 0 and 1 in float32 as well, where the inverse distributions diverge.
     points = np.clip(points, 1e-7, 1 - 1e-7)
     uniform = jnp.asarray(np.concatenate([points, 1 - points]), jnp.float32)
-    noise = noise_from_uniform(uniform, jnp.array(kinds, jnp.int32)[None])
+    noise = jax.jit(noise_from_uniform)(uniform, jnp.array(kinds, jnp.int32)[None])
     return np.asarray(noise).T[None]
