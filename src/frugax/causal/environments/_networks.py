@@ -15,7 +15,7 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,10 @@ _ENDINGS = (".json", ".bif", ".bif.gz")
 _MAX_BYTES = 256 * 2**20
 # A few words can announce a table that does not fit into memory.
 _MAX_ENTRIES = 10_000_000
-_COMMENT = r"//[^\n]*|/\*.*?\*/"
-_WORD = r"[{}()\[\],;|]|[^\s{}()\[\],;|]+"
-_TOKENS = re.compile(rf"\s*(?:({_COMMENT})|({_WORD}))", re.DOTALL)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_PART = re.compile(
+    r"\s*(network|variable|probability)\b([^{]*)\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}"
+)
 
 
 def load_network(
@@ -186,19 +187,29 @@ def scm_from_bif(text: str, where: str) -> SCM:
     """Parse the text of a discrete network in the interchange format BIF."""
     states: dict[str, tuple[str, ...]] = {}
     tables: dict[str, ConditionalTable] = {}
-    tokens = _Tokens(text, where)
-    while (word := tokens.next_or_none()) is not None:
-        if word == "network":
-            tokens.until("{")
-            tokens.skip_block()
-        elif word == "variable":
-            name = tokens.next()
-            states[name] = _parse_states(tokens)
-        elif word == "probability":
-            name, table = _parse_table(tokens, states)
-            tables[name] = table
-        else:
-            tokens.fail(f"{word!r} does not begin a part of a network")
+    # Comments become blanks, and the lines keep their numbers.
+    text = _COMMENT.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text).rstrip()
+    at = 0
+    while at < len(text):
+        found = _PART.match(text, at)
+        if found is None:
+            word = text[at:].split(maxsplit=1)[0]
+            line = text.count("\n", 0, text.index(word, at)) + 1
+            raise CorruptFileError(
+                f"{where}, line {line}: no part of a network begins with {word!r:.60}, "
+                "or it does not end."
+            )
+        kind, head, body = found.groups()
+        try:
+            if kind == "variable":
+                states[head.strip()] = _parse_states(body)
+            elif kind == "probability":
+                child, table = _parse_table(head, body, states)
+                tables[child] = table
+        except (CorruptFileError, UnsupportedFileError) as error:
+            line = text.count("\n", 0, found.start(1)) + 1
+            raise type(error)(f"{where}, line {line}: {error}") from None
+        at = found.end()
     if not states:
         raise CorruptFileError(f"{where} has no variables: it is not a BIF file.")
     for name in states:
@@ -211,132 +222,91 @@ def scm_from_bif(text: str, where: str) -> SCM:
     )
 
 
-class _Tokens:
-    """Tokenizer that knows the line of each token, for messages."""
-
-    def __init__(self, text: str, where: str) -> None:
-        self.text, self.where, self.at = text, where, 0
-        self._found = self._all()
-
-    def _all(self) -> Iterator[str]:
-        for match in _TOKENS.finditer(self.text):
-            self.at = match.start(2)
-            if match[2]:
-                yield match[2]
-
-    def next_or_none(self) -> str | None:
-        return next(self._found, None)
-
-    def next(self) -> str:
-        word = self.next_or_none()
-        if word is None:
-            raise CorruptFileError(f"{self.where} ends in the middle of a part.")
-        return word
-
-    def expect(self, *wanted: str) -> str:
-        word = self.next()
-        if word not in wanted:
-            self.fail(f"{word!r} where {' or '.join(wanted)} belongs")
-        return word
-
-    def until(self, mark: str) -> list[str]:
-        """Consume and return the words before a mark, without commas."""
-        words: list[str] = []
-        while (word := self.next()) != mark:
-            if word != ",":
-                words.append(word)
-        return words
-
-    def skip_block(self) -> None:
-        depth = 1
-        while depth:
-            word = self.next()
-            depth += {"{": 1, "}": -1}.get(word, 0)
-
-    def fail(self, what: str) -> None:
-        """Raise an error that names the line."""
-        line = self.text.count("\n", 0, self.at) + 1
-        raise CorruptFileError(f"{self.where}, line {line}: {what}.")
-
-
-def _parse_states(tokens: _Tokens) -> tuple[str, ...]:
+def _parse_states(body: str) -> tuple[str, ...]:
     """Parse the block of a variable: its states."""
-    tokens.expect("{")
-    found: list[str] = []
-    while (word := tokens.expect("type", "property", "}")) != "}":
-        if word == "property":
-            tokens.until(";")
-            continue
-        if (kind := tokens.next()) != "discrete":
-            raise UnsupportedFileError(
-                f"{tokens.where}: variables of type {kind!r} are not read, only "
-                "discrete ones."
-            )
-        tokens.expect("[")
-        (count,) = tokens.until("]") or [""]
-        tokens.expect("{")
-        found = tokens.until("}")
-        tokens.expect(";")
-        if count != str(len(found)) or not found:
-            tokens.fail(f"{count} states are announced and {len(found)} listed")
-    return tuple(found)
+    kind = re.search(r"\btype\s+(\w+)", body)
+    if kind is not None and kind[1] != "discrete":
+        raise UnsupportedFileError(
+            f"variables of type {kind[1]!r} are not read, only discrete ones."
+        )
+    listed = re.search(r"\btype\s+discrete\s*\[([^]]*)\]\s*\{([^}]*)\}\s*;", body)
+    if listed is None:
+        raise CorruptFileError("the states of a variable are missing.")
+    found = _split(listed[2])
+    if listed[1].strip() != str(len(found)) or not found:
+        raise CorruptFileError(
+            f"{listed[1].strip()} states are announced and {len(found)} listed."
+        )
+    return found
 
 
 def _parse_table(
-    tokens: _Tokens, states: Mapping[str, tuple[str, ...]]
+    head: str, body: str, states: Mapping[str, tuple[str, ...]]
 ) -> tuple[str, ConditionalTable]:
     """Parse a probability block: the variable and its table."""
-    tokens.expect("(")
-    names = tokens.until(")")
-    if len(names) > 1 and names[1] != "|":
-        tokens.fail(f"{' '.join(names):.60} where one variable, | and parents belong")
-    child, parents = names[0], tuple(names[2:])
+    named = re.fullmatch(r"\s*\(\s*([^\s|,()]+)\s*(?:\|([^()|]*))?\)\s*", head)
+    if named is None:
+        raise CorruptFileError(
+            f"{head.strip():.60} where one variable, | and parents belong."
+        )
+    child, parents = named[1], _split(named[2] or "")
     for name in (child, *parents):
         if name not in states:
-            tokens.fail(f"there is no variable {name!r}")
+            raise CorruptFileError(f"there is no variable {name!r}.")
     sizes = tuple(len(states[name]) for name in parents)
     if math.prod((*sizes, len(states[child]))) > _MAX_ENTRIES:
         raise UnsupportedFileError(
-            f"{tokens.where}: the table of {child!r} has more than "
-            f"{_MAX_ENTRIES:,} probabilities."
+            f"the table of {child!r} has more than {_MAX_ENTRIES:,} probabilities."
         )
     # NaN marks the rows that the file has not given yet.
     table = np.full((*sizes, len(states[child])), math.nan)
-    tokens.expect("{")
-    while (word := tokens.expect("table", "(", "default", "property", "}")) != "}":
-        if word == "property":
-            tokens.until(";")
+    *entries, rest = body.split(";")
+    for entry in [*entries, *([rest] if rest.strip() else [])]:
+        if entry.strip().startswith("property"):
             continue
-        if word == "table" and parents:
-            tokens.fail(f"the table of {child!r} must list the states of its parents")
-        index: tuple[Any, ...] = ()
-        if word == "(":
-            given = tokens.until(")")
-            if len(given) != len(parents):
-                tokens.fail(f"{len(given)} states for {len(parents)} parents")
-            for name, state in zip(parents, given, strict=True):
-                if state not in states[name]:
-                    tokens.fail(f"{name!r} has no state {state!r}")
-            pairs = zip(parents, given, strict=True)
-            index = tuple(states[name].index(state) for name, state in pairs)
-        row = _parse_row(tokens, len(states[child]))
-        if word == "default":
+        found = re.fullmatch(r"\s*(?:(table|default)\b|\(([^)]*)\))(.*)", entry, re.S)
+        if found is None or (found[1] == "table" and parents):
+            raise CorruptFileError(
+                f"{entry.strip():.60} where states of the parents of {child!r} and "
+                "probabilities belong."
+            )
+        row = _parse_row(found[3], len(states[child]))
+        if found[1] == "default":
             table[np.isnan(table).any(-1)] = row
         else:
-            table[index] = row
+            table[_find_index(_split(found[2] or ""), parents, states)] = row
     if np.isnan(table).any():
-        tokens.fail(f"the table of {child!r} misses some states of its parents")
+        raise CorruptFileError(
+            f"the table of {child!r} misses some states of its parents."
+        )
     return child, ConditionalTable(states[child], parents, sizes, table.cumsum(-1))
 
 
-def _parse_row(tokens: _Tokens, states: int) -> np.ndarray:
-    """Parse probabilities up to a semicolon; normalize them."""
-    words = tokens.until(";")
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(text.replace(",", " ").split())
+
+
+def _find_index(
+    given: Sequence[str],
+    parents: Sequence[str],
+    states: Mapping[str, tuple[str, ...]],
+) -> tuple[int, ...]:
+    if len(given) != len(parents):
+        raise CorruptFileError(f"{len(given)} states for {len(parents)} parents.")
+    for name, state in zip(parents, given, strict=True):
+        if state not in states[name]:
+            raise CorruptFileError(f"{name!r} has no state {state!r}.")
+    pairs = zip(parents, given, strict=True)
+    return tuple(states[name].index(state) for name, state in pairs)
+
+
+def _parse_row(text: str, states: int) -> np.ndarray:
+    """Parse the probabilities of all states; normalize them."""
     try:
-        row = np.array([float(word) for word in words])
+        row = np.array([float(word) for word in _split(text)])
     except ValueError:
         row = np.full(1, math.nan)
     # Files round to a few digits, so the sum is not exactly 1.
     if len(row) != states or not (row >= 0).all() or abs(row.sum() - 1) > 0.02:
-        tokens.fail(f"{' '.join(words):.60} are not {states} probabilities")
+        raise CorruptFileError(f"{text.strip():.60} are not {states} probabilities.")
     return row / row.sum()
