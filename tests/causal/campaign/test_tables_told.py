@@ -108,42 +108,6 @@ def test_constraints_on_unmeasured_variables_are_reported():
     assert "keeps the constraints" in render_heading("name", made, advice, None)
 
 
-@pytest.mark.parametrize(
-    ("column", "named"),
-    [
-        ({"y": 1e12}, "1e+12"),
-        ({"harm": -1e12}, "harm"),
-        ({"y": 1e12, "harm": 1e9}, "harm"),
-    ],
-)
-def test_wild_observations_are_named_and_count(column, named):
-    made = begin()
-    a = np.linspace(0.0, 1.0, 40)
-    table = {"a": a, "harm": 5 + a**2, "y": 0.5 + a**3}
-    made.tell_observations(table)
-    for name, value in column.items():
-        table[name] = np.where(np.arange(40) == 7, value, table[name])
-    with warns(UserWarning, named):
-        made.tell_observations(table)
-    assert made.samples is not None
-    assert len(made.samples) == 80
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        np.random.default_rng(0).lognormal(0.0, 1.0, 200),
-        np.random.default_rng(0).poisson(0.02, 200),
-        [0.0, 1.0] * 10,
-        [1.0, 1.0, 1.0, 5.0],
-        [0.0, 1e9],
-    ],
-)
-def test_skewed_observations_are_not_called_wild(values):
-    made = begin()
-    made.tell_observations({"y": values})
-
-
 def test_observations_in_another_unit_than_the_range_are_noticed():
     made = begin(variables=HEAT)
     kelvin = np.linspace(290.0, 330.0, 9)
