@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from frugax import ExperimentBudget
-from frugax.causal.campaign import Campaign, ExperimentRecord, Forecast
-from frugax.causal.campaign.model_free import causal_share
+from frugax.causal.campaign import Campaign
 from frugax.causal.posterior import (
     ActionProcess,
     ActionSpace,
@@ -65,7 +64,7 @@ def test_no_draw_goes_further_than_four_deviations_or_twice_an_outcome():
 
     def farthest():
         inference = campaign.infer()
-        drawn = inference.outlook.loss[inference.num_causal :]
+        drawn = inference.outlook.loss
         return np.abs(drawn - y.mean()).max() / inference.scale
 
     # Untried levers would be expected to do anything: few draws reach fifteen times as
@@ -126,30 +125,6 @@ def test_no_intervention_is_recommended_where_every_dose_does_harm():
     assert str(best).startswith("for a small y, do nothing: ")
     assert best.prob_better == 0.0
     assert best.expected == pytest.approx(best.nothing)
-
-
-def test_models_whose_forecasts_came_true_are_believed():
-    def record(number, causal, free):
-        forecast = Forecast(
-            **dict.fromkeys(("expected", "low", "high", "worth"), 0.0),
-            **dict.fromkeys(("best_expected", "best_low", "best_high"), 0.0),
-            best={},
-            prob_optimal=0.5,
-            causal=(causal, 0.1),
-            model_free=(free, 0.1),
-        )
-        return ExperimentRecord(id=number, values={"x": 0.0}, forecast=forecast)
-
-    means = [(i, 0.0, 0.1) for i in range(4)]
-    share = lambda causal, free: causal_share(
-        [record(i, causal, free) for i in range(4)], means
-    )
-    assert share(0.0, 1.0) > share(0.0, 0.0) > share(1.0, 0.0)
-    # Neither is ever ruled out, and without forecasts nothing is learned of them.
-    assert 0.2 <= share(9.0, 0.0) < share(0.0, 9.0) <= 0.5
-    old = [ExperimentRecord(id=0, values={"x": 0.0})]
-    assert causal_share(old, means[:1]) == pytest.approx(0.3)
-    assert causal_share([], []) == pytest.approx(0.3)
 
 
 SQUARE = ActionSpace((0, 1), -np.ones(2), np.ones(2), np.zeros(2))

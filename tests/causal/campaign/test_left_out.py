@@ -6,7 +6,6 @@ import pytest
 from chain_campaigns import CHAIN, campaign_of
 from frugax import ExperimentBudget, causal
 from frugax.causal.campaign.preparation import find_imputed_values
-from frugax.causal.posterior import Domain, Outcomes, Points, sample_log_likelihoods
 
 
 def measured(ask):
@@ -37,22 +36,6 @@ def test_a_column_that_answers_lack_does_not_hide_them():
     best = campaign.recommend()
     assert best.value == {"z": pytest.approx(3.0, abs=0.3)}
     assert best.expected == pytest.approx(-3.0, abs=0.3)
-
-
-def test_samples_that_predict_experiments_are_likelier():
-    points = Points(((0,),), (np.array([[-1.0], [0.0], [1.0], [1.0]]),))
-    domain = Domain(np.zeros(1), np.ones(1))
-    gave = np.array([-1.0, 0.0, 1.0, 1.0])
-    outcomes = Outcomes(
-        points=points,
-        mean=gave,
-        error=np.full(4, 0.1),
-    )
-    predictions = np.array([gave, gave + 0.01, [-1.0, 0.0, 2.0, 2.0], 0 * gave])
-    logs, each = sample_log_likelihoods(predictions, outcomes, domain, 1.0)
-    assert logs[0] > logs[2] > logs[3]
-    assert logs[1] == pytest.approx(logs[0], abs=0.1)
-    assert [one.size > 0 for one in each] == [False, False, True, True]
 
 
 def test_an_imputed_constant_is_reported():

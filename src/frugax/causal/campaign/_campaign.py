@@ -520,7 +520,6 @@ class Campaign:
             self.settings.variables,
         )
         value = value_of(outlook, point)
-        sign = 1.0 if self.settings.minimize else -1.0
         expected, low, high = prediction_interval(outlook, point, self.settings)
         # Stored with the question: later answers change the posterior, and the report
         # compares outcomes with the forecasts of their time.
@@ -538,8 +537,6 @@ class Campaign:
                 best_low=best.low,
                 best_high=best.high,
                 prob_optimal=best.prob_optimal,
-                causal=_describe(outlook.loss[: inference.num_causal, point], sign),
-                model_free=_describe(outlook.loss[inference.num_causal :, point], sign),
             ),
             asked_s=time.time() - self._state.began_s,
         )
@@ -756,11 +753,7 @@ class Campaign:
         empty = Samples.observed(sorted(names), np.empty((0, len(names))))
         current = dataclasses.replace(state.current, settings=settings)
         current = current.on_model_scale()
-        inference = infer(
-            current,
-            join_tables(current.table, empty),
-            known=self._inferred[1].passive if self._inferred else None,
-        )
+        inference = infer(current, join_tables(current.table, empty))
         self._inferred = state, inference
         return inference
 
@@ -807,10 +800,6 @@ class Campaign:
         # Write first: a change that is not on disk has not happened.
         self._kept.write(state)
         self._state = state
-
-
-def _describe(loss: np.ndarray, sign: float) -> tuple[float, float]:
-    return float(sign * loss.mean()), float(loss.std())
 
 
 def _freeze(groups: Sequence[Sequence[str]]) -> Any:

@@ -66,8 +66,6 @@ class Forecast:
         best_low: lower end of its 90 % interval.
         best_high: upper end of its 90 % interval.
         prob_optimal: probability that it was within the tolerance of the best.
-        causal: mean and standard deviation over the causal models alone.
-        model_free: those over the process over experiments.
     """
 
     expected: float
@@ -79,8 +77,6 @@ class Forecast:
     best_low: float
     best_high: float
     prob_optimal: float
-    causal: tuple[float, float] | None = None
-    model_free: tuple[float, float] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

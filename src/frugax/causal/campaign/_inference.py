@@ -1,7 +1,7 @@
 """Bayesian inference from a campaign's rows: posterior samples and predictions."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -10,17 +10,10 @@ from jaxtyping import Bool, Float, Int
 from frugax.causal.data import Samples
 from frugax.causal.policy import Outlook
 from frugax.causal.posterior import (
-    Discrepancy,
     Domain,
-    Outcomes,
     Points,
     PosteriorEnsemble,
-    add_discrepancy,
-    fit_discrepancy,
-    importance_resample,
-    predict_means,
     rbf_kernel,
-    sample_log_likelihoods,
     sample_posterior,
 )
 
@@ -28,8 +21,8 @@ from ._experiments import add_prices
 from ._settings import CampaignSettings
 from ._state import CampaignState
 from .actions import Action, Logarithmic
+from .belief import Belief, usual_mean
 from .candidates import make_grid, refine_grid, select_promising
-from .model_free import ModelFree, PassiveModels, causal_share, usual_mean
 from .preparation import (
     estimate_scale,
     find_imputed_values,
@@ -38,18 +31,12 @@ from .preparation import (
     number_past_experiments,
     select_variables,
     subsample_rows,
-    summarize_incomplete,
     summarize_outcomes,
 )
 
-# Proposals for each sample that is kept by importance resampling.
-_PROPOSALS = 8
-# Without observations the variance of the outcomes is noise and effects together; these
-# are the shares of their standard deviation that may be noise. With 1 alone the means
-# of the tests' chain are off by 1.1 instead of 0.1 after eight numbers.
-_NOISE_FRACS = (1.0, 0.3, 0.1)
-# Draws of the process that knows no graph.
-_NUM_FREE = 96
+# Without observations the variance of the outcomes is noise and effects together; this
+# is the share of their standard deviation that counts as noise at first.
+_BLIND_NOISE_FRAC = 0.3
 # Half-widths of a range within which one experiment repeats another.
 _REPEAT_LENGTH = 0.15
 _MAX_LEVELS = 12  # of a variable, each of which is another experiment
@@ -66,107 +53,43 @@ class Inference:
     levers: tuple[str, ...]
     ensemble: PosteriorEnsemble
     outlook: Outlook
-    discrepancy: Discrepancy
     scale: float  # standard deviation of the target
     row_std: float  # that in rows of one experiment
     imputed: dict[str, float]  # values that count in rows that lack them
-    # The first rows of `outlook.loss` are causal models of all rows; the others are of
-    # the process over experiments.
-    num_causal: int
     domain: Domain
-    passive: PassiveModels | None  # these know passive data only
     mean_range: tuple[float, float]  # possible means of the target
-
-
-class _Predictor:
-    """Predicts interventions by all samples, conditioned on the experiments."""
-
-    def __init__(
-        self,
-        ensemble: PosteriorEnsemble,
-        outputs: Sequence[int],
-        outcomes: Outcomes,
-        domain: Domain,
-        scale: float,
-        rng: np.random.Generator,
-        *,
-        individual: bool,
-    ) -> None:
-        """Compare the samples with the experiments."""
-        self._ensemble, self._outputs, self._rng = ensemble, outputs, rng
-        self._outcomes, self._domain = outcomes, domain
-        self._seed = int(rng.integers(1 << 30))
-        self.at_experiments = self.predict(outcomes.points)[:, :, 0]
-        residual_args = self.at_experiments, outcomes, domain, scale
-        self.discrepancy = fit_discrepancy(*residual_args)
-        self._each: Sequence[Discrepancy]
-        if individual:
-            self._each = sample_log_likelihoods(*residual_args)[1]
-        else:
-            self._each = [self.discrepancy] * len(ensemble.samples)
-
-    def predict(self, points: Points) -> _Predictions:
-        """Predict all outputs in each sample."""
-        # Common random numbers: predictions made at different times stay comparable.
-        again = np.random.default_rng(self._seed)
-        return predict_means(self._ensemble, points, self._outputs, again)
-
-    def condition(
-        self, predictions: Float[np.ndarray, "samples points"], points: Points
-    ) -> Float[np.ndarray, "samples points"]:
-        """Make predictions of the target agree with the experiments."""
-        return add_discrepancy(
-            predictions,
-            points,
-            self.at_experiments,
-            self._outcomes,
-            self._domain,
-            self._each,
-            self._rng,
-        )
 
 
 class _Candidates:
     """Candidate experiments and their predictions, which grow together."""
 
-    def __init__(
-        self, predict: Callable[[Points], Sequence[np.ndarray]], points: Points
-    ) -> None:
-        self._predict = predict
-        self.points, self.predictions = points, predict(points)
+    def __init__(self, belief: Belief, points: Points) -> None:
+        self._belief = belief
+        self.points, self.predictions = points, belief.predict(points)
 
     def extend(self, more: Points) -> None:
         if not len(more):
             return
-        parts = (self.points, self.predictions), (more, self._predict(more))
+        parts = (self.points, self.predictions), (more, self._belief.predict(more))
         both = self.points.merge(more)
         # Merged points are sorted by group, so their predictions must be, too.
-        self.predictions = [
-            np.concatenate(
-                [
-                    predictions[i][:, points.group == points.targets.index(targets)]
-                    for targets in both.targets
-                    for points, predictions in parts
-                    if targets in points.targets
-                ],
-                axis=1,
-            )
-            for i in range(len(self.predictions))
-        ]
+        self.predictions = np.concatenate(
+            [
+                predictions[:, points.group == points.targets.index(targets)]
+                for targets in both.targets
+                for points, predictions in parts
+                if targets in points.targets
+            ],
+            axis=1,
+        )
         self.points = both
 
 
-def infer(
-    state: CampaignState,
-    table: Samples,
-    *,
-    known: PassiveModels | None = None,
-) -> Inference:
+def infer(state: CampaignState, table: Samples) -> Inference:
     """Draw posterior samples from all rows, and predict every candidate experiment.
 
     The order of the draws is part of the file format in effect: a saved campaign goes
-    on with the same questions only if all of them stay in this order. `known` is the
-    `passive` of an earlier inference, which saves its search.
+    on with the same questions only if all of them stay in this order.
     """
     settings, experiments, ids = state.settings, state.experiments, state.experiment_ids
     # Seeded by the state and not by the number of calls: a campaign that was loaded
@@ -199,54 +122,33 @@ def infer(
     # NaN where a variable may not be set: its range is that of the data.
     ranges = np.array([settings.ranges.get(n, (np.nan, np.nan)) for n in levers])
     domain = Domain.from_data(values, observed, ranges[:, 0], ranges[:, 1])
-    # Graphs are compared on complete rows; incomplete ones choose among the samples.
+    # Graphs are compared on complete rows; the outcomes of all condition the process.
     inside = slice(len(names))
-    incomplete = summarize_incomplete(
-        values, outputs, ids, experiments, levers, len(names)
-    )
     used = subsample_rows(values[:, inside], ids, settings.seed) & modelled
-    count = settings.num_posterior_samples
-    edges = {
-        "max_parents": settings.max_parents,
-        "required": _index_edges(settings.required, names),
-        "forbidden": [
-            *_index_edges(settings.forbidden, names),
-            *_forbid_causes_of_listed(settings, names),
-        ],
-    }
     ensemble = sample_posterior(
         values[used, inside],
         table.intervened[used, inside],
         domain,
-        count=count * _PROPOSALS if incomplete else count,
+        count=settings.num_posterior_samples,
         rng=rng,
         outputs=outputs,
         row_weights=graph_row_weights(ids[used]),
-        **edges,
+        max_parents=settings.max_parents,
+        required=_index_edges(settings.required, names),
+        forbidden=[
+            *_index_edges(settings.forbidden, names),
+            *_forbid_causes_of_listed(settings, names),
+        ],
     )
     scale = estimate_scale(values[:, target], observed)
     outcomes, row_std = summarize_outcomes(
         values[:, target], ids, experiments, levers, scale
     )
-    if incomplete:
-        # Neither the noise nor the effects are known without observations, so the
-        # share of noise is estimated along with the weights.
-        blind = not np.isfinite(values[observed, target]).any()
-        ensemble, share = importance_resample(
-            ensemble,
-            incomplete,
-            domain,
-            count=count,
-            rng=rng,
-            error_fracs=_NOISE_FRACS if blind else (1.0,),
+    if not np.isfinite(values[observed, target]).any():
+        row_std *= _BLIND_NOISE_FRAC
+        outcomes = dataclasses.replace(
+            outcomes, error=_BLIND_NOISE_FRAC * outcomes.error
         )
-        outcomes = dataclasses.replace(outcomes, error=share * outcomes.error)
-
-    def compare(rng: np.random.Generator) -> _Predictor:
-        args = ensemble, outputs, outcomes, domain, scale, rng
-        return _Predictor(*args, individual=bool(incomplete))
-
-    predictor = compare(rng)
     scales = [estimate_scale(values[:, v], observed) for v in outputs]
     # Losses are minimized from here on: a target to make large changes its sign once.
     sign = 1.0 if settings.minimize else -1.0
@@ -261,52 +163,32 @@ def infer(
         usual_mean(values[observed, v], each)
         for v, each in zip(outputs, scales, strict=True)
     ]
-    passive = None
-    if usual[0] is not None:
-        rows = values[used & observed, inside]
-        if known is None or not known.is_of(names, rows):
-            known = PassiveModels.fit(
-                names, rows, ranges[inside], target, edges, count, settings.seed
-            )
-        passive = known
-    free = ModelFree(
-        settings, levers, values[observed], outcomes, usual[0], scale, rng, passive
+    belief = Belief(
+        settings,
+        levers,
+        values[observed],
+        outcomes,
+        usual[0],
+        scale,
+        ensemble,
+        outputs,
+        rng,
+        has_models=bool(np.isfinite(values[used, inside]).all(1).any()),
     )
-    if free.noise > 1:
-        # Passive rows do not show how much rows of an experiment vary.
-        outcomes = dataclasses.replace(outcomes, error=free.noise * outcomes.error)
-        row_std = free.noise * row_std
-        predictor = compare(np.random.default_rng([settings.seed, 15]))
-    answers = zip(outcomes.numbers, outcomes.mean, outcomes.error, strict=True)
-    share = causal_share(experiments, sorted(answers))
-    # Equally likely rows, so that those of either kind are as many as its share.
-    num_causal = max(round(_NUM_FREE * share / (1 - share)), 1)
-    repeated = np.arange(num_causal) % count
-    candidates = _Candidates(
-        lambda points: (predictor.predict(points), free.draw(points, _NUM_FREE)),
-        make_grid(settings, levers, rng),
-    )
-
-    def predict() -> _Predictions:
-        causal, drawn = candidates.predictions[0].copy(), candidates.predictions[1]
-        causal[:, :, 0] = predictor.condition(causal[:, :, 0], candidates.points)
-        # Constraints are judged by causal predictions only: a process that starts from
-        # the usual mean would take any experiment for safe.
-        others = causal[np.arange(_NUM_FREE) % count]
-        others[:, :, 0] = drawn
-        return np.concatenate([causal[repeated], others])
-
+    # Passive rows do not show how much rows of an experiment vary.
+    row_std = belief.noise * row_std
+    candidates = _Candidates(belief, make_grid(settings, levers, rng))
     # A grid over several variables is coarse: refine it twice where most is expected.
     for _ in range(min(max(map(len, candidates.points.targets)), 2)):
-        predictions = predict()
-        limits = _check_constraints(predictions, settings, scales)
-        centres = select_promising(sign * predictions[:, :, 0], *limits)
+        drawn = candidates.predictions
+        limits = _check_constraints(drawn, settings, scales)
+        centres = select_promising(sign * drawn[:, :, 0], *limits)
         points = candidates.points
         candidates.extend(refine_grid(points, centres, settings, levers, rng))
     # Pending experiments are rarely on the grid; as candidates they get their own
     # predictions.
     candidates.extend(pending)
-    predictions = predict()
+    predictions = candidates.predictions
     tried = candidates.points
     # Two experiments within a twentieth of a range are one experiment repeated.
     before = outcomes.points.merge(pending)
@@ -360,13 +242,10 @@ def infer(
         levers=levers,
         ensemble=ensemble,
         outlook=outlook,
-        discrepancy=predictor.discrepancy,
         scale=scale,
         row_std=row_std,
         imputed=imputed,
-        num_causal=num_causal,
         domain=domain,
-        passive=passive,
         mean_range=mean_range,
     )
 

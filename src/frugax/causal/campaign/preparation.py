@@ -213,7 +213,6 @@ def summarize_outcomes(
     """Compute the mean of a variable in each experiment, and its error."""
     done: list[tuple[tuple[int, ...], list[float]]] = []
     groups: list[np.ndarray] = []
-    numbers: list[int] = []
     for one in experiments:
         own = (experiment_ids == one.id) & np.isfinite(values)
         if not own.any() or not set(one.values) <= set(names):
@@ -221,7 +220,6 @@ def summarize_outcomes(
         targets = tuple(names.index(n) for n in one.values)
         done.append((targets, [one.as_set[n] for n in one.values]))
         groups.append(values[own])
-        numbers.append(one.id)
     # Pooled variance within experiments. Three rows' worth of the variance without
     # experiments are added, as most experiments have a single row.
     freedom = sum(len(rows) - 1 for rows in groups)
@@ -237,28 +235,5 @@ def summarize_outcomes(
         points=points,
         mean=mean,
         error=np.maximum(error, 1e-9 * scale),
-        numbers=tuple(numbers[i] for i in np.argsort(positions)),
     )
     return outcomes, row_std
-
-
-def summarize_incomplete(
-    values: Float[np.ndarray, "n d"],
-    outputs: Sequence[int],
-    experiment_ids: np.ndarray,
-    experiments: Sequence[ExperimentRecord],
-    names: tuple[str, ...],
-    num_modelled: int,
-) -> list[tuple[int, Outcomes, float]]:
-    """Compute the outcomes of each output in rows that lack a modelled variable."""
-    incomplete = np.isnan(values[:, :num_modelled]).any(1)
-    found: list[tuple[int, Outcomes, float]] = []
-    for v in outputs:
-        scale = estimate_scale(values[:, v], experiment_ids < 0)
-        rows = np.where(incomplete, values[:, v], np.nan)
-        outcomes, _ = summarize_outcomes(
-            rows, experiment_ids, experiments, names, scale
-        )
-        if len(outcomes.mean):
-            found.append((v, outcomes, scale))
-    return found

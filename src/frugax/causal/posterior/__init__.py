@@ -7,19 +7,12 @@ variables of a few values: `DiscretePosterior`. Guide: docs/causal_campaign.md.
 
 from ._action_process import ActionProcess, ActionSpace
 from ._basis import Domain
-from ._conditioning import importance_resample, sample_log_likelihoods
-from ._discrepancy import (
-    Discrepancy,
-    add_discrepancy,
-    fit_discrepancy,
-)
 from ._ensemble import PosteriorEnsemble, sample_posterior
 from ._evidence import NOISE_SCALE, log_evidence, tempering_power
 from ._mechanism import fit_mechanism
 from ._orders import (
     MAX_VARIABLES,
     adjacency,
-    count_topological_orders,
     sample_graphs,
     sum_over_orders,
 )
@@ -32,24 +25,18 @@ __all__ = [
     "NOISE_SCALE",
     "ActionProcess",
     "ActionSpace",
-    "Discrepancy",
     "DiscretePosterior",
     "Domain",
     "Outcomes",
     "ParentScores",
     "Points",
     "PosteriorEnsemble",
-    "add_discrepancy",
     "adjacency",
-    "count_topological_orders",
-    "fit_discrepancy",
     "fit_mechanism",
-    "importance_resample",
     "log_evidence",
     "predict_means",
     "rbf_kernel",
     "sample_graphs",
-    "sample_log_likelihoods",
     "sample_posterior",
     "score_parent_sets",
     "sum_over_orders",

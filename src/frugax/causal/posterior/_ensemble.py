@@ -35,16 +35,6 @@ class PosteriorEnsemble:
     graphs: Int[np.ndarray, "samples d"]
     edges: Float[np.ndarray, "d d"]
 
-    def select(self, indices: Int[np.ndarray, " selected"]) -> "PosteriorEnsemble":
-        """Return the ensemble of these samples; one may be selected several times."""
-        graphs = self.graphs[indices]
-        return dataclasses.replace(
-            self,
-            samples=tuple(self.samples[i] for i in indices.tolist()),
-            graphs=graphs,
-            edges=adjacency(graphs).mean(0),
-        )
-
 
 def sample_posterior(
     values: Float[np.ndarray, "n d"],

@@ -88,13 +88,11 @@ class Outcomes:
         points: the experiments.
         mean: mean of the measured variable in each experiment.
         error: standard error of that mean; > 0.
-        numbers: number of each experiment in its campaign.
     """
 
     points: Points
     mean: Float[np.ndarray, " experiments"]
     error: Float[np.ndarray, " experiments"]
-    numbers: tuple[int, ...] = ()
 
 
 def predict_means(

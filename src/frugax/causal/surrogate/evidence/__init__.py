@@ -13,7 +13,6 @@ from ._parent_sets import (
     other_variables,
     set_members,
     set_membership,
-    to_parent_child,
 )
 
 __all__ = [
@@ -27,5 +26,4 @@ __all__ = [
     "other_variables",
     "set_members",
     "set_membership",
-    "to_parent_child",
 ]
