@@ -24,8 +24,8 @@ from ._plan import (
 from ._workload import Workload
 
 _DIMENSIONS = ("layout", "batch", "remat")
-# Flops that a device does while it moves one byte to another, where its rates are not
-# published: those of an H100, 990 TFLOP/s in bfloat16 and 450 GB/s (NVIDIA).
+# Flops that a processor is taken to do while it moves one byte to another: those of an
+# H100, 990 TFLOP/s in bfloat16 and 450 GB/s (NVIDIA).
 _FLOPS_PER_BYTE = 2200.0
 
 
@@ -41,8 +41,7 @@ def search(
     """Find the cheapest layout, micro-batches and recomputation that fit.
 
     Every combination of layout and micro-batches is compiled; within each, the
-    backward pass is planned. The cost of a row is its flops, recomputed ones included,
-    plus those that the target does in the time that it moves its bytes in.
+    backward pass is planned. The rows are ranked by `cost`.
 
     Args:
         workload: the program: a loss, a step or a `TrainStep`.
@@ -124,12 +123,15 @@ def search(
 
 
 def cost(row: FitRow, target: Target) -> float:
-    """Flops of one device, with each byte that it moves counted as a number of flops.
+    """What a step costs: its predicted seconds, at least, on an accelerator.
 
-    On a processor, whose measured rates differ from run to run, that number is fixed,
-    so that a search finds the same layout each time.
+    On a processor, whose measured rates differ from run to run, flops of one device,
+    with each byte that it moves counted as a fixed number of flops, so that a search
+    finds the same layout each time.
     """
-    each, rates = _FLOPS_PER_BYTE, target.rates
-    if isinstance(rates, AcceleratorRates):
-        each = rates.products["bf16"] / rates.link
-    return row.device_flops + each * row.moved_bytes
+    rates = target.rates
+    if not isinstance(rates, AcceleratorRates):
+        return row.device_flops + _FLOPS_PER_BYTE * row.moved_bytes
+    if row.step_time is not None and not row.step_time.problem:
+        return row.step_time.low
+    return row.device_flops / rates.products["bf16"] + row.moved_bytes / rates.link
