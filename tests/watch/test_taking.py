@@ -582,6 +582,7 @@ def test_a_run_is_two_lines_and_leaves_a_folder(tmp_path, capfd):
     assert back["x"].tolist() == [0, 1, 2, 3, 4]
     assert back["half"].tolist() == [0, 0.5, 1, 1.5, 2]
     assert back.meta["config"] == {"lr": 0.1}
+    assert "processors in use" in back.streams["system"].names
     assert json.loads((folder / "receipt.json").read_text())["spends"]
     assert "x is " in (folder / "alerts.txt").read_text()
     assert "x is " in capfd.readouterr().err

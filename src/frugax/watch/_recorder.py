@@ -122,7 +122,7 @@ class Recorder:
 
     def _make_locks(self) -> None:
         self._queue_lock = threading.Lock()
-        # Reentrant: a sink or handler that runs in this thread may record as well.
+        # Reentrant: a collection writes the status as well.
         self._owner = threading.RLock()
         self._news = threading.Event()
 
@@ -483,7 +483,7 @@ def _collect_regularly(owner: "weakref.ref[Recorder]", news: threading.Event) ->
             return
         try:
             recorder.tick()
-        # Whatever a user's handler or a broken array raises, records go on.
+        # Whatever a broken array raises, records go on.
         except Exception as e:
             recorder.writer.note_failure(e)
         del recorder
