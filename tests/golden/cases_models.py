@@ -21,7 +21,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import safetensors.numpy
 import torch
@@ -29,6 +28,7 @@ import torch
 import frugax as ml
 from frugax.models import Dropout, Layer, TransformerLM, compile, load
 from frugax.models.ops import OPS
+from models.both_libraries import call_jax, call_torch, cosines, read
 from models.nn_op_cases import CASES
 from models.op_samples import SAMPLES
 from models.test_layers import BLOCK, ROWS
@@ -110,8 +110,8 @@ def _run_op(
             for i, a in enumerate(args)
             if has_gradient and isinstance(a, np.ndarray) and a.dtype == np.float32
         ]
-        by_jax = _call_jax(lambda *a: on_jax(*a, **attributes), args, places)  # noqa: B023
-        by_torch = _call_torch(lambda *a: on_torch(*a, **attributes), args, places)  # noqa: B023
+        by_jax = call_jax(lambda *a: on_jax(*a, **attributes), args, places)  # noqa: B023
+        by_torch = call_torch(lambda *a: on_torch(*a, **attributes), args, places)  # noqa: B023
         for what, ours, theirs in zip(
             ("outputs", "gradients"), by_jax, by_torch, strict=True
         ):
@@ -122,76 +122,6 @@ def _run_op(
                 dict(zip(keys, theirs, strict=bool(ours))),
             )
     return cells
-
-
-def _call_jax(
-    function: Callable[..., Any], args: list[Any], places: list[int]
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    given = [jnp.asarray(a) if isinstance(a, np.ndarray) else a for a in args]
-
-    def call(*floats: Any) -> tuple[Any, ...]:
-        full = list(given)
-        for i, x in zip(places, floats, strict=True):
-            full[i] = x
-        found = function(*full)
-        return found if isinstance(found, tuple) else (found,)
-
-    # One compiled program instead of a program for each primitive; its speed is no
-    # matter.
-    @jax.jit
-    def run(*floats: Any) -> Any:
-        outputs, pull = jax.vjp(call, *floats)
-        return outputs, pull(tuple(map(_jax_cotangent, outputs)))
-
-    outputs, gradients = run.lower(*(given[i] for i in places)).compile(
-        compiler_options={"xla_backend_optimization_level": "0"}
-    )(*(given[i] for i in places))
-    return [*map(np.asarray, outputs)], [*map(np.asarray, gradients)]
-
-
-def _jax_cotangent(output: jax.Array) -> Any:
-    if not jnp.issubdtype(output.dtype, jnp.floating):
-        return np.zeros(output.shape, jax.dtypes.float0)
-    return jnp.asarray(_cotangent(output.shape), output.dtype)
-
-
-def _call_torch(
-    function: Callable[..., Any], args: list[Any], places: list[int]
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    given = [torch.tensor(a) if isinstance(a, np.ndarray) else a for a in args]
-    for i in places:
-        given[i].requires_grad_()
-    found = function(*given)
-    outputs = found if isinstance(found, tuple) else (found,)
-    terms = [
-        (o * torch.tensor(_cotangent(o.shape), dtype=o.dtype)).sum()
-        for o in outputs
-        if o.requires_grad
-    ]
-    floats = [given[i] for i in places]
-    gradients: Any = [None] * len(floats)
-    if terms and floats:
-        gradients = torch.autograd.grad(
-            torch.stack(terms).sum(), floats, allow_unused=True
-        )
-    return [*map(_read, outputs)], [
-        np.zeros(x.shape, np.float32) if g is None else _read(g)
-        for g, x in zip(gradients, floats, strict=True)
-    ]
-
-
-def _read(array: Any) -> np.ndarray:
-    """An array of either library as NumPy's."""
-    if not isinstance(array, torch.Tensor):
-        return np.asarray(array)
-    array = array.detach()
-    if array.dtype == torch.bfloat16:  # NumPy's is that of ml_dtypes
-        return array.float().numpy().astype(ml_dtypes.bfloat16)
-    return array.numpy()
-
-
-def _cotangent(shape: Any) -> np.ndarray:
-    return np.cos(np.arange(np.prod(shape, dtype=int))).reshape(shape)
 
 
 def _run_random_op(name: str, attributes: dict[str, Any]) -> dict[str, Cell]:
@@ -229,7 +159,7 @@ class _Compiled:
         name = model.output_keys[0]
         weights = {k: make(v) for k, v in params.items()}
         plain = model.evaluate(weights, of_data)
-        cotangent = make(_cotangent(plain[name].shape).astype(np.float32))
+        cotangent = make(cosines(plain[name].shape).astype(np.float32))
         outputs, gradients = model.evaluate(
             weights, of_data, output_gradients={name: cotangent}
         )
@@ -237,7 +167,7 @@ class _Compiled:
 
 
 def _to_host(arrays: Mapping[str, Any]) -> Arrays:
-    return {k: _read(v) for k, v in arrays.items()}
+    return {k: read(v) for k, v in arrays.items()}
 
 
 def _compile_both(
