@@ -223,8 +223,6 @@ def test_a_loss_is_planned_at_its_first_use(loss):
     compiled = MLP.compile(MemoryBudget("62KiB"))
     made = compiled.value_and_grad(params, inputs, loss)
     assert far(made, wanted) < 1e-5
-    plan = compiled.plan_for(loss, inputs)
-    assert plan.segments or plan.batch
     spends = compiled.report().spends
     assert spends[1].name.endswith(f"value_and_grad of {loss.__name__}")
     assert [s.verdict for s in spends] == [Verdict.KEPT] * 2
