@@ -91,6 +91,10 @@ class Backend:
     # On the device of the backend; JAX's also splits it over a mesh.
     _place: Callable[..., Any]
 
+    def place_weight(self, array: np.ndarray) -> Any:
+        """A weight as an array of this backend, as `randomize_params` lays it out."""
+        return self.array(array, dtype=array.dtype)
+
     # --- ops --------------------------------------------------------------------
 
     def find(self, name: str) -> Op:

@@ -75,10 +75,10 @@ class Layer:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             # Lists are not hashable, and JSON has no scalars of NumPy.
-            if isinstance(value, (list, tuple, np.generic)):
-                many = isinstance(value, (list, tuple))
-                value = _as_tuple(value) if many else value.item()
-                object.__setattr__(self, field.name, value)
+            if type(value) in (list, tuple):
+                object.__setattr__(self, field.name, _as_tuple(value))
+            elif isinstance(value, np.generic):
+                object.__setattr__(self, field.name, value.item())
         for name, check in _find_checks(type(self)):
             check(f"{type(self).__name__}.{name}", getattr(self, name))
 

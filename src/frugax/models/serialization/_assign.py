@@ -163,29 +163,10 @@ def assign_weights(
         arrays = {k: a.astype(backend.dtype, copy=False) for k, a in arrays.items()}
     # Stacked on the host: on the device every block would exist twice for a moment.
     stacked = stack_weights(program.graph, arrays, np.stack)
-    placed = {k: _place(backend, a) for k, a in stacked.items()}
+    # A copy: JAX may share memory with NumPy, and this may map a file that changes.
+    placed = {k: backend.place_weight(np.array(a)) for k, a in stacked.items()}
     params = {k: a for k, a in placed.items() if k in program.param_keys}
     return params, {k: a for k, a in placed.items() if k not in program.param_keys}
-
-
-def _place(backend: Any, array: np.ndarray) -> Any:
-    # A copy: JAX may share memory with NumPy, and this may map a file that changes.
-    array = np.array(array)
-    mesh = getattr(backend, "mesh", None)
-    if mesh is None:
-        return backend.array(array, dtype=array.dtype)
-    axes = tuple(mesh.devices.shape)
-    # The split of `randomize_params`: a training step sees the same layout either way,
-    # and is not compiled a second time.
-    split = next(
-        (i for i, n in enumerate(array.shape) if n and n % axes[-1] == 0), None
-    )
-    return backend.array(
-        array,
-        dtype=array.dtype,
-        device_mesh=axes,
-        tensor_split=(*(None,) * (len(axes) - 1), split),
-    )
 
 
 def _check_finite(arrays: Mapping[str, np.ndarray], source: str) -> None:

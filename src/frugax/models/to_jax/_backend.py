@@ -14,6 +14,7 @@ from frugax.models.dtypes import as_dtype, float32
 from frugax.models.graph import Library, ModelGraph, Spec
 
 from ._devices import choose_device, make_mesh, sharding_of
+from ._initial import split_weight
 from ._namespace import JaxNamespace
 from ._record import library_of, record_shapes
 
@@ -183,6 +184,14 @@ class JaxBackend(Backend):
             return jax.device_put(array, self.device)
         sharding = sharding_of(array.shape, self.mesh, device_mesh, tensor_split)
         return jax.device_put(array, sharding)
+
+    def place_weight(self, array: np.ndarray) -> Array:
+        if self.mesh is None:
+            return super().place_weight(array)
+        # As drawn ones: a training step sees the same layout either way, and is not
+        # compiled a second time.
+        with self.scope():
+            return jax.device_put(array, split_weight(array.shape, self.mesh))
 
     def set_seed(self, seed: int) -> None:
         """Restart the backend's random numbers."""
