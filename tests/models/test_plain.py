@@ -266,12 +266,12 @@ WIRED |= Linear(3)(input="y", output="z")
         (lambda p: p["layer"].update(extra=1), ValueError, "extra"),
         (
             lambda p: at(p, 0)["layer"].update(heads="2"),
-            TypeError,
+            ValueError,
             "'2'",
         ),
         (
             lambda p: at(p, 0)["layer"].update(heads=True),
-            TypeError,
+            ValueError,
             "layer",
         ),
         (
@@ -291,7 +291,7 @@ WIRED |= Linear(3)(input="y", output="z")
         ),
         (
             lambda p: at(p, 1)["layer"].update(init="best"),
-            TypeError,
+            ValueError,
             "layer",
         ),
         (

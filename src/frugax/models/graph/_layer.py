@@ -5,19 +5,15 @@ Layers are descriptions: a layer that is used twice has two sets of weights.
 
 import dataclasses
 import difflib
-import functools
 import inspect
 import re
-import types
-import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
 
 import numpy as np
 
-from frugax.options import check_choice
-
 from ._connection import Connection, IOKey, as_connection
+from ._field_types import check_fields
 
 # Saved models name layers by class, and only classes in this registry are ever built
 # from a file.
@@ -79,8 +75,7 @@ class Layer:
                 object.__setattr__(self, field.name, _as_tuple(value))
             elif isinstance(value, np.generic):
                 object.__setattr__(self, field.name, value.item())
-        for name, check in _find_checks(type(self)):
-            check(f"{type(self).__name__}.{name}", getattr(self, name))
+        check_fields(self)
 
     @property
     def kind(self) -> str:
@@ -314,49 +309,6 @@ def hash_key(value: Any) -> Any:
     except TypeError:
         return object()  # unhashable values are equal to nothing
     return (type(value), value)
-
-
-_Check = Callable[[str, Any], None]
-
-
-@functools.cache
-def _find_checks(cls: type[Layer]) -> tuple[tuple[str, _Check], ...]:
-    """The names of fields, each with a check that its annotation asks for."""
-    own = {f.name: f.type for f in dataclasses.fields(cls)}
-    try:
-        hints = {**own, **typing.get_type_hints(cls, include_extras=True)}
-    except NameError:  # the class is local, and its annotations are text
-        hints = own
-    return tuple((name, check) for name in own for check in _checks_of(hints[name]))
-
-
-def _checks_of(hint: Any) -> Iterator[_Check]:
-    if hint in (bool, "bool"):
-        yield _check_flag
-    elif typing.get_origin(hint) is Literal:
-        choices = typing.get_args(hint)
-        if all(isinstance(choice, str) for choice in choices):
-            yield functools.partial(check_choice, choices=choices)
-    elif typing.get_origin(hint) is Annotated:
-        yield from (check for check in hint.__metadata__ if callable(check))
-    elif typing.get_origin(hint) in (typing.Union, types.UnionType):
-        for option in typing.get_args(hint):
-            for check in _checks_of(option):
-                yield functools.partial(_check_if_given, check)
-
-
-def _check_if_given(check: _Check, name: str, value: Any) -> None:
-    if value is not None:
-        check(name, value)
-
-
-def _check_flag(name: str, value: Any) -> None:
-    # torch's Linear(4, 8) would otherwise be four outputs and a true bias.
-    if not isinstance(value, bool):
-        raise TypeError(
-            f"{name} must be True or False, got {value!r:.60}; lengths of inputs are "
-            "inferred and not given."
-        )
 
 
 def _as_tuple(value: Any) -> Any:

@@ -31,9 +31,7 @@ from ._values import (
     ArrayConstant,
     NumberConstant,
     check_size,
-    check_type,
     constant_from_json,
-    field_types,
     join_place,
     place_prefix,
     reject_layer,
@@ -108,15 +106,17 @@ class _Op:
 def layer_from_dict(data: Any) -> Layer:
     """Build the model that `layer_to_dict` described.
 
-    Every class, setting, port and type is checked before anything is built with it.
+    Every class, setting and port is checked before anything is built with it, and every
+    type as in Python.
 
     Args:
         data: the result of `json.loads`.
 
     Raises:
-        TypeError: a value is of a wrong type; its place is named.
+        TypeError: a constant is of a wrong type; its place is named.
         UnsupportedFileError: a newer version wrote it.
-        ValueError: a layer, setting or port is unknown or missing; its place is named.
+        ValueError: a layer, setting or port is unknown, missing or of a wrong type; its
+            place is named.
     """
     # First of all, without recursion: the walk below recurses and would overflow
     # Python's stack on a hostile file.
@@ -171,7 +171,6 @@ class _LayerReader:
         # Fields with defaults may be missing, so that a layer can gain a setting
         # without a new version of the format.
         fields = [f.name for f in dataclasses.fields(cls) if f.init]
-        hints = field_types(cls, place)
         settings = {}
         for key, value in data.items():
             if key == "kind":
@@ -180,11 +179,8 @@ class _LayerReader:
             if key not in fields:
                 raise ValueError(f"{where}: unknown key.{suggest(key, fields)}")
             settings[key] = value_from_json(value, where, self.layer)
-            # Checked by the annotations, since dataclasses do not check anything: a
-            # text as a dimension would fail much later, inside JAX.
-            check_type(settings[key], hints[key], where)
         try:
-            # A layer's own checks run in its __post_init__.
+            # Fields are checked when the layer is made.
             return cls(**settings)
         except (TypeError, ValueError) as e:
             raise ValueError(f"{place_prefix(place)}{kind}: {e}") from e

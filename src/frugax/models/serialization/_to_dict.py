@@ -19,9 +19,7 @@ from frugax.models.graph import (
 from ._values import (
     MAX_DEPTH,
     check_size,
-    check_type,
     constant_to_json,
-    field_types,
     join_place,
     place_prefix,
     reject_layer,
@@ -125,15 +123,11 @@ class _Describer:
                 f"{place_prefix(place)}{cls.__name__}.{min(hidden)} is not a dataclass "
                 "field and would be lost: declare it in the class."
             )
-        hints = field_types(cls, place)
-        settings = {}
-        for key, value in fields.items():
-            if key != "name":
-                where = join_place(place, key)
-                settings[key] = value_to_json(value, where, self.layer)
-                # The same check as on reading: a file that cannot be read again must
-                # not be written.
-                check_type(_as_read(value), hints[key], where)
+        settings = {
+            key: value_to_json(value, join_place(place, key), self.layer)
+            for key, value in fields.items()
+            if key != "name"
+        }
         return {"kind": cls.__name__, **named, **settings}
 
     def model(self, model: Model, place: str) -> dict[str, Any]:
@@ -202,12 +196,3 @@ def _key(key: IOKey, place: str) -> dict[str, Any]:
         if getattr(key, flag):
             plain[flag] = True
     return plain
-
-
-def _as_read(value: Any) -> Any:
-    """The value that a setting will have when it is read again."""
-    if isinstance(value, (tuple, list)):
-        return tuple(map(_as_read, value))
-    if hasattr(value, "dtype") and hasattr(value, "item"):
-        return value.item()
-    return value

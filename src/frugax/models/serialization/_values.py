@@ -2,12 +2,9 @@
 
 import base64
 import binascii
-import collections.abc
 import dataclasses
 import math
-import types
-import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,69 +20,6 @@ MAX_VALUES = 5_000_000
 INIT_CLASSES: dict[str, type] = {"Fill": Fill, "Normal": Normal, "Uniform": Uniform}
 
 # --- checks -----------------------------------------------------------------------
-
-
-def matches_type(value: Any, hint: Any) -> bool:
-    """Whether a value is of an annotated type; sequences are tuples here."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return True
-    if hint is None or hint is type(None):
-        return value is None
-    # `int | None` and `Optional[int]` have different origins.
-    if origin in (typing.Union, types.UnionType):
-        return any(matches_type(value, a) for a in arguments)
-    if origin is typing.Literal:
-        # 1 == True in Python, but they are two values in JSON.
-        return any(type(value) is type(a) and value == a for a in arguments)
-    if origin is typing.Annotated:
-        return matches_type(value, arguments[0])
-    if (origin or hint) is tuple and arguments and arguments[-1] is not Ellipsis:
-        return (
-            isinstance(value, tuple)
-            and len(value) == len(arguments)
-            and all(map(matches_type, value, arguments))
-        )
-    if (origin or hint) in (tuple, list, collections.abc.Sequence):
-        each = next(iter(arguments), Any)
-        return isinstance(value, tuple) and all(matches_type(v, each) for v in value)
-    # By exact type, because True is an int in Python.
-    if hint in (bool, int, str):
-        return type(value) is hint
-    # JSON writers may drop the point of 1.0, so an int is a float here.
-    if hint is float:
-        return type(value) in (int, float)
-    if isinstance(hint, type) and (
-        issubclass(hint, Layer) or hint in INIT_CLASSES.values()
-    ):
-        return isinstance(value, hint)
-    raise TypeError(f"the annotation {hint} is of a kind that cannot go to a file")
-
-
-def check_type(value: Any, hint: Any, place: str) -> None:
-    """Check that a value is of an annotated type."""
-    try:
-        matches = matches_type(value, hint)
-    except TypeError as e:
-        raise TypeError(f"{place}: {e}.") from None
-    if not matches:
-        name = str(hint)
-        if isinstance(hint, type):
-            name = hint.__name__
-        raise TypeError(f"{place}: must be {name}, got {value!r:.60}.")
-
-
-def field_types(cls: type, place: str) -> Mapping[str, Any]:
-    """The annotations of the class of a layer."""
-    try:
-        # get_type_hints resolves annotations that are texts, as under `from __future__
-        # import annotations`.
-        return typing.get_type_hints(cls)
-    except NameError as e:
-        raise TypeError(
-            f"{place_prefix(place)}the annotations of {cls.__name__} cannot be "
-            f"read: {e}."
-        ) from e
 
 
 def check_size(data: Any) -> None:
@@ -167,7 +101,7 @@ def value_from_json(data: Any, place: str, layer: Callable[..., Any]) -> Any:
         }
         names = {f.name for f in dataclasses.fields(init)}
         if set(numbers) == names and all(
-            matches_type(v, float) for v in numbers.values()
+            type(v) in (int, float) for v in numbers.values()
         ):
             return init(**numbers)
     raise ValueError(f"{place}: this is not a value of a layer: {data!r:.80}.")
@@ -208,7 +142,7 @@ def constant_from_json(data: NumberConstant | ArrayConstant, place: str) -> Cons
     """The number or array that `constant_to_json` wrote."""
     if isinstance(data, NumberConstant):
         value = value_from_json(data.value, place, reject_layer)
-        if not matches_type(value, bool | int | float):
+        if type(value) not in (bool, int, float):
             raise TypeError(f"{place}.value: a number is needed, got {value!r:.60}.")
         return Constant(value)
     if data.dtype not in DTYPE_NAMES:  # np.dtype also accepts "O" and structures
