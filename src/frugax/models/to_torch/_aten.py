@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from frugax.models.aten import fill_argument, find_function
-
 from ._dtypes import TO_TORCH
 
 
@@ -27,6 +25,9 @@ def evaluate(
         NotImplementedError: there is no such operation, or only torch has it. A saved
             model may name none but those of the table.
     """
+    # Here, since the table needs JAX, and other models run in torch without it.
+    from frugax.models.aten import fill_argument, find_function
+
     packet, _, overload = name.partition(".")
     operation = getattr(getattr(torch.ops.aten, packet, None), overload, None)
     if operation is None or find_function(name) is None:
