@@ -1,7 +1,9 @@
 """Optimisers that need the loss function, and saves by their share of the time."""
 
 import itertools
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -27,6 +29,22 @@ def test_lbfgs_trains_as_by_hand():
     assert result.loss is not None
     assert result.loss < 1e-8  # gradient descent is far from it after 12 steps
     assert step.compiles == 1
+
+
+def test_an_optimiser_gets_the_extra_arguments_that_it_names():
+    optimizer = optax.contrib.sam(optax.sgd(0.1), optax.sgd(0.05))
+    step = train.make_train_step(loss, optimizer)
+    params = {"w": jnp.full((4, 2), 0.3)}
+    own = optimizer.init(params)
+    for _ in range(4):
+        grads = jax.grad(loss)(params, (X, Y))
+        with jax.numpy_dtype_promotion("standard"):
+            updates, own = optimizer.update(grads, own, params)
+        params = optax.apply_updates(params, updates)
+    state = step.init({"w": jnp.full((4, 2), 0.3)})
+    result = train.fit(step, state, [(X, Y)], steps=4)
+    expected: Any = params
+    np.testing.assert_allclose(result.state.params["w"], expected["w"], rtol=1e-5)
 
 
 def test_a_line_search_over_micro_batches_is_refused_by_name():

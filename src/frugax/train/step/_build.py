@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeGuard
 
@@ -249,12 +250,9 @@ class Builder:
         metrics: Metrics,
         grads: PyTree,
         carried: PyTree,
-        value_fn: Callable[[PyTree], jax.Array] | None = None,
+        value_fn: Callable[[PyTree], jax.Array],
     ) -> tuple[TrainState, Metrics]:
         scale, finite = state.scale, None
-        extra: dict[str, Any] = {}
-        if value_fn is not None:
-            extra["value_fn"] = value_fn
         if scale is not None:
             # Before clipping, whose norm is that of the true gradient.
             grads = jax.tree.map(lambda g: g / scale.scale, grads)
@@ -268,13 +266,10 @@ class Builder:
         # optax's own Adam (0.2.8) multiplies an integer by a float, which strict
         # promotion forbids. The user's loss stays subject to the user's setting.
         with jax.numpy_dtype_promotion("standard"):
-            updates, opt_state = self.options.optimizer.update(
-                grads,
-                state.opt_state,
-                state.params,
-                value=metrics["loss"],
-                grad=grads,
-                **extra,
+            update = self.options.optimizer.update
+            extra = {"value": metrics["loss"], "grad": grads, "value_fn": value_fn}
+            updates, opt_state = update(
+                grads, state.opt_state, state.params, **_accepted(update, extra)
             )
         params = optax.apply_updates(state.params, updates)
         new = TrainState(
@@ -300,6 +295,15 @@ def _with_shardings(tree: PyTree, shardings: PyTree) -> PyTree:
         tree,
         shardings,
     )
+
+
+def _accepted(update: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Those of the given extra arguments that an optimiser's `update` takes."""
+    known = inspect.signature(update).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in known):
+        return given
+    names = {p.name for p in known}
+    return {name: value for name, value in given.items() if name in names}
 
 
 def _objective_inputs(state: TrainState, batch: PyTree) -> Inputs:
