@@ -319,6 +319,24 @@ def test_a_script_may_set_a_mesh(kind):
                 assert row.moved_bytes > 0
 
 
+@needs_gpu_compiler
+def test_in_shardings_put_arguments_on_axes_that_their_types_do_not_have():
+    mesh = jax.make_mesh((4,), ("data",), devices=jax.devices()[:4])  # explicit axes
+    rows = NamedSharding(mesh, PartitionSpec("data"))
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    step = find_step(
+        jax.value_and_grad(loss),
+        [jnp.ones((64, 64))] * 2,
+        jnp.ones((512, 64)),
+        in_shardings=(everywhere, rows),
+        out_shardings=everywhere,
+    )
+    for target in ("cpu", "h100x4"):
+        row, _ = answer(step, Target(target), "1GiB")
+        assert row.fits
+        assert row.moved_bytes > 0
+
+
 def test_what_follows_from_large_arrays_is_unknown_and_small_values_are_there():
     with ShapesOfLargeArrays(LIMIT).current():
         init = jax.jit(

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import (
     AbstractMesh,
+    AxisType,
     Mesh,
     NamedSharding,
     PartitionSpec,
@@ -21,6 +22,7 @@ from frugax.jaxprs import (
     RetypedProgram,
     argument_shardings,
     close_over,
+    has_explicit_axes,
     jaxprs_in_params,
     result_shardings,
     without_objects,
@@ -121,7 +123,11 @@ class TracedStep:
         arguments = call.name_leaves(signature)
         mutable = list(map(_value_of, call.leaves))
         call = call.of_shapes()
-        leaves = list(map(_put, call.leaves, argument_shardings(traced)))
+        closed = close_over(traced)
+        shapes = closed.in_avals[len(closed.in_avals) - len(call.leaves) :]
+        places = map(_as_typed, argument_shardings(traced), shapes)
+        leaves = list(map(_put, call.leaves, places))
+        results = map(_as_typed, result_shardings(traced), closed.out_avals)
         names = traced.jaxpr.jaxpr.debug_info.arg_names
         infos = jax.tree.leaves(without_objects(traced).args_info)
         return cls(
@@ -130,7 +136,7 @@ class TracedStep:
             arguments=arguments,
             paths=list(map(str.removeprefix, names, arguments)),
             donated=[x.donated for x in infos],
-            result_places=result_shardings(traced),
+            result_places=list(results),
             signature=signature,
             **known,
         )
@@ -305,6 +311,24 @@ def _put(leaf: Any, place: Any) -> Any:
     if not _is_array(leaf) or (place is None and is_shape):
         return leaf
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
+
+
+def _as_typed(place: Any, aval: Any) -> Any:
+    """The same place, on explicit axes only if the type of the value has them.
+
+    `in_shardings` puts a value there whose type does not say so.
+    """
+    if not isinstance(place, NamedSharding) or has_explicit_axes(aval):
+        return place
+    mesh = place.mesh
+    if not isinstance(mesh, Mesh) or AxisType.Explicit not in mesh.axis_types:
+        return place
+    kinds = (AxisType.Auto,) * len(mesh.axis_names)
+    return NamedSharding(
+        Mesh(mesh.devices, mesh.axis_names, axis_types=kinds),
+        place.spec,
+        memory_kind=place.memory_kind,
+    )
 
 
 def _with_unknown_inputs(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
