@@ -137,8 +137,14 @@ def process_of(points, outcomes, space, error=0.1, **more):
         mean=np.array(outcomes, float),
         error=np.full(n, error),
     )
-    told: dict[str, Any] = {"mean": 0.0, "mean_error": 0.01, "scale": 1.0, **more}
+    told: dict[str, Any] = {"mean": 0.0, "mean_error": 0.01, "scale": 1.0}
+    told |= {"effects": np.zeros((1, n)), **more}
     return ActionProcess(measured, space, rng=np.random.default_rng(0), **told)
+
+
+def draw(process, points, count):
+    """Draw without causal models."""
+    return process.draw(points, count, np.zeros((1, len(points))))
 
 
 def test_two_corners_of_a_product_tell_the_others():
@@ -150,7 +156,7 @@ def test_two_corners_of_a_product_tell_the_others():
         SQUARE,
     )
     rest = Points(((0, 1),), (np.array([[1.0, 1.0], [-1.0, -1.0]]),))
-    assert (np.median(process.draw(rest, 960), axis=0) < -0.5).all()
+    assert (np.median(draw(process, rest, 960), axis=0) < -0.5).all()
 
 
 def test_three_variables_act_together():
@@ -161,7 +167,7 @@ def test_three_variables_act_together():
         [0.0] * 6 + [3.0],
         ActionSpace((0, 1, 2), -np.ones(3), np.ones(3), np.zeros(3), largest=3),
     )
-    drawn = process.draw(Points(sets, values), 96)
+    drawn = draw(process, Points(sets, values), 96)
     assert drawn[:, 6].mean() == pytest.approx(3.0, abs=0.3)
     assert np.abs(drawn[:, :6].mean(0)).max() < 0.3
     assert process.noise == 1.0
@@ -182,13 +188,13 @@ def test_the_process_agrees_with_outcomes_and_is_unsure_elsewhere():
         Points(((0,),), (values[:2],)), [3.0, -1.0], SQUARE, error=0.01, mean=0.5
     )
     points = Points(((0,), (0, 1)), (values, np.array([[1.0, 1.0]])))
-    drawn = process.draw(points, 400)
+    drawn = draw(process, points, 400)
     mean, std = drawn.mean(0), drawn.std(0)
     assert mean[:2] == pytest.approx([3.0, -1.0], abs=0.05)
     assert std[:2] == pytest.approx(0.01, abs=0.02)
     assert std[1] < 0.1 < std[4] < std[5]
     # A function does not depend on the other points at which it is drawn.
-    alone = process.draw(Points(((0, 1),), (np.array([[1.0, 1.0]]),)), 400)
+    alone = draw(process, Points(((0, 1),), (np.array([[1.0, 1.0]]),)), 400)
     assert alone[:, 0] == pytest.approx(drawn[:, 5])
 
 
@@ -220,4 +226,4 @@ def test_outcomes_show_more_noise_than_passive_rows():
     )
     assert 4 <= process.noise <= 16
     points = Points(((0,),), (np.linspace(-1, 1, 41)[:, None],))
-    assert process.draw(points, 96).mean(0).min() > 2.0
+    assert draw(process, points, 96).mean(0).min() > 2.0

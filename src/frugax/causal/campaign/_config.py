@@ -68,12 +68,7 @@ class Simulator:
         # otherwise the regret of a perfect campaign would not be 0.
         largest = max(map(len, settings.allowed_sets()))
         if self.environment is not None:
-            known = load_environment(self.environment)
-            # The built-in problem has its optimum by quadrature, which is more exact.
-            same = dict(known.ranges) == settings.ranges
-            if same and settings.minimize and settings.target == known.target:
-                return dataclasses.replace(known, max_targets=largest)
-            scm = known.scm
+            scm = load_environment(self.environment).scm
         elif self.linear is not None:
             scm = SCM.linear(self.linear, noise_scale=self.noise_scale)
         else:

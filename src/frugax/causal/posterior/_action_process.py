@@ -133,7 +133,7 @@ class ActionProcess:
         mean_error: float,
         scale: float,
         rng: np.random.Generator,
-        effects: Float[np.ndarray, "models outcomes"] | None = None,
+        effects: Float[np.ndarray, "models outcomes"],
     ) -> None:
         """Find the hyperparameters.
 
@@ -144,16 +144,14 @@ class ActionProcess:
             mean_error: its standard error.
             scale: standard deviation of the variable.
             rng: source of all draws.
-            effects: of the same experiments in causal models; None for no models.
+            effects: of the same experiments in causal models.
         """
         self._space, self._mean, self._scale = space, mean, scale
         self._done = space.embed(outcomes.points)
         self._y = (outcomes.mean - mean) / scale
         self._variance = (outcomes.error / scale) ** 2 + 1e-6
         self._prior = _Prior(space, mean_error / scale)
-        self._causal = None
-        if effects is not None:
-            self._causal = _CausalPrior.from_effects(effects / scale)
+        self._causal = _CausalPrior.from_effects(effects / scale)
         fitted = np.arange(len(self._y))
         if len(fitted) > _MAX_FITTED:
             fitted = np.sort(rng.permutation(fitted)[:_MAX_FITTED])
@@ -161,7 +159,7 @@ class ActionProcess:
             (self._done[0][fitted], self._done[1][fitted]),
             self._y[fitted],
             self._variance[fitted],
-            self._causal.select(fitted) if self._causal else None,
+            self._causal.select(fitted),
         )
         theta = self._prior.sample_posterior(facts, rng)
         self.noise = self._prior.choose_noise(theta, facts)
@@ -179,7 +177,7 @@ class ActionProcess:
         self,
         points: Points,
         count: int,
-        effects: Float[np.ndarray, "models points"] | None = None,
+        effects: Float[np.ndarray, "models points"],
     ) -> Float[np.ndarray, "{count} points"]:
         """Draw the mean in some experiments: the same functions in each call."""
         at, n = self._space.embed(points), len(self._y)
@@ -187,9 +185,8 @@ class ActionProcess:
             np.concatenate([self._done[0], at[0]]),
             np.concatenate([self._done[1], at[1]]),
         )
-        here = None
-        if effects is not None:
-            here = _CausalPrior.from_effects(effects / self._scale)
+        here = _CausalPrior.from_effects(effects / self._scale)
+        there = self._causal
         found = np.empty((count, len(at[0])))
         for h, rows in enumerate(np.array_split(np.arange(count), _NUM_KEPT)):
             if not len(rows):
@@ -200,14 +197,12 @@ class ActionProcess:
             drawn = self._prior.draw(one, both, len(rows), rng)
             cross = self._prior.kernel(one, at, self._done)[0]
             among = self._prior.kernel(one, self._done, self._done)[0]
-            if here is not None and self._causal is not None:
-                there = self._causal
-                trust, spread = (float(x[0]) for x in self._prior.read_trust(one))
-                models = spread * rng.standard_normal((len(rows), len(here.spread)))
-                drawn[:, :n] += trust * there.mean + models @ there.spread
-                drawn[:, n:] += trust * here.mean + models @ here.spread
-                cross = cross + spread**2 * here.spread.T @ there.spread
-                among = among + spread**2 * there.spread.T @ there.spread
+            trust, spread = (float(x[0]) for x in self._prior.read_trust(one))
+            models = spread * rng.standard_normal((len(rows), len(here.spread)))
+            drawn[:, :n] += trust * there.mean + models @ there.spread
+            drawn[:, n:] += trust * here.mean + models @ here.spread
+            cross = cross + spread**2 * here.spread.T @ there.spread
+            among = among + spread**2 * there.spread.T @ there.spread
             # Matheron's rule: a draw from the prior at points and outcomes together,
             # plus the posterior mean of what it misses.
             missed = self._y + noise - drawn[:, :n]
@@ -241,7 +236,7 @@ class _Facts:
     done: _Coordinates
     y: Float[np.ndarray, " n"]
     variance: Float[np.ndarray, " n"]
-    causal: _CausalPrior | None
+    causal: _CausalPrior
 
 
 class _Prior:
@@ -392,11 +387,10 @@ class _Prior:
     ) -> Float[np.ndarray, "{len(noises)} h"]:
         missed = np.tile(facts.y, (len(theta), 1))
         covariance = self.kernel(theta, facts.done, facts.done)
-        if facts.causal is not None:
-            trust, spread = self.read_trust(theta)
-            missed = missed - trust[:, None] * facts.causal.mean
-            each = facts.causal.spread.T @ facts.causal.spread
-            covariance = covariance + spread[:, None, None] ** 2 * each
+        trust, spread = self.read_trust(theta)
+        missed = missed - trust[:, None] * facts.causal.mean
+        each = facts.causal.spread.T @ facts.causal.spread
+        covariance = covariance + spread[:, None, None] ** 2 * each
         found = np.empty((len(noises), len(theta)))
         for i, noise in enumerate(noises):
             noisy = _add_noise(covariance, noise**2 * facts.variance)
