@@ -38,6 +38,42 @@ def train(num_devices, *, is_shared):
     return w, value
 
 
+def train_agents(is_shared):
+    """As in "Podracer architectures": a mean over devices and over rows of each."""
+
+    def agent(w, x):
+        value, grad = jax.value_and_grad(loss)(w, x, is_shared)
+        value, grad = lax.pmean(lax.pmean((value, grad), "agents"), "rows")
+        return w - 0.1 * grad, value
+
+    step = jax.pmap(jax.vmap(agent, axis_name="agents"), "rows")
+    w = jnp.broadcast_to(WEIGHTS, (2, 2, 64, 64))
+    for _ in range(2):
+        w, value = step(w, ROWS.reshape(2, 2, 512, 64))
+    return w, value
+
+
+@pytest.mark.parametrize(
+    "is_shared", [False, pytest.param(True, marks=pytest.mark.thorough)]
+)
+def test_agents_on_each_device_are_planned_and_train_as_before(is_shared):
+    made: list[PlannedFunction] = []
+
+    def make(fun, options):
+        made.append(PlannedFunction(fun, fx.MemoryBudget("60%"), options))
+        return made[0]
+
+    expected = train_agents(is_shared)
+    with replace_jit(make):
+        found = train_agents(is_shared)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    plan = made[0].plan
+    assert plan is not None
+    assert plan.gradients
+    assert plan.fits
+
+
 @pytest.mark.parametrize(("num_devices", "is_shared"), [(1, False), (4, True)])
 def test_a_step_is_planned_and_trains_as_before(num_devices, is_shared):
     made: list[PlannedFunction] = []

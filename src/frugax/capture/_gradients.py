@@ -30,6 +30,7 @@ from frugax.jaxprs import (
     is_staging,
     jaxpr_as_fun,
     shape_of,
+    varying_axes,
 )
 from frugax.train.compiles import find_call_site
 
@@ -171,8 +172,8 @@ class GradientMarker:
             reason = "is one for each row of jax.vmap, of weights that the rows share"
         elif any(has_explicit_axes(x) for x in gradient.forward.in_avals):
             reason = "is inside of jax.vmap, over a mesh of explicit axes"
-        elif jax.sharding.get_abstract_mesh().manual_axes:
-            reason = "is inside of jax.vmap in a shard_map"
+        elif any(varying_axes(x) for x in gradient.forward.in_avals):
+            reason = "is inside of jax.vmap in a shard_map with check_vma"
         # A loop is mapped until the rows in it are known, and the last time counts.
         self.unmarked = [x for x in self.unmarked if x is not self._notes.get(gradient)]
         self.batched[gradient] = None

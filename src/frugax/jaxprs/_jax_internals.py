@@ -404,9 +404,9 @@ def without_objects(traced: Any) -> Any:
     return flat
 
 
-def varying_axes(value: Any) -> frozenset[str]:
-    """The mesh axes along which a value differs, inside of `shard_map`."""
-    axes = getattr(jax.typeof(value), "mat", None)
+def varying_axes(kind: Any) -> frozenset[str]:
+    """The mesh axes along which values of a type differ, inside of `shard_map`."""
+    axes = getattr(kind, "manual_axis_type", None)
     return frozenset(axes.varying) if axes is not None else frozenset()
 
 

@@ -25,6 +25,7 @@ from frugax.jaxprs import (
     has_explicit_axes,
     shape_of,
     trace,
+    varying_axes,
 )
 from frugax.measure import GATE_SCOPE
 
@@ -86,18 +87,13 @@ def zeros_of(shape: jax.ShapeDtypeStruct, dtype: Any = None) -> jax.Array:
     zeros = jnp.zeros(shape.shape, dtype or shape.dtype, out_sharding=place)
     # Inside of `shard_map` both branches of a `cond`, or all carries of a loop, must
     # vary along the same axes.
-    varying = _varying_axes(shape)
-    return lax.pcast(zeros, varying, to="varying") if varying else zeros
+    axes = tuple(sorted(varying_axes(shape)))
+    return lax.pcast(zeros, axes, to="varying") if axes else zeros
 
 
 def is_device_varying(atom: Any) -> bool:
     """Whether this variable differs between devices, inside of a `shard_map`."""
-    return bool(_varying_axes(atom.aval))
-
-
-def _varying_axes(kind: Any) -> tuple[str, ...]:
-    axes = getattr(kind, "manual_axis_type", None)
-    return tuple(axes.varying) if axes is not None else ()
+    return bool(varying_axes(atom.aval))
 
 
 def opaque_true(arrays: Sequence[Any]) -> jax.Array:
@@ -152,5 +148,5 @@ def _varies_as(arrived: Sequence[Any], x: Any) -> bool:
     Inside of `shard_map` a value that is the same on all devices would differ between
     them, by its type, once it has waited for one that does.
     """
-    axes = {a for value in arrived for a in _varying_axes(jax.typeof(value))}
-    return axes <= {*_varying_axes(jax.typeof(x))}
+    axes = {a for value in arrived for a in varying_axes(jax.typeof(value))}
+    return axes <= varying_axes(jax.typeof(x))

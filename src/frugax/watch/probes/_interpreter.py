@@ -125,7 +125,9 @@ class Interpreter:
 
     def _cast_to_varying(self, taken: list[ProbeResult]) -> list[ProbeResult]:
         def cast(x: Any) -> Any:
-            missing = tuple(a for a in self._axes if a not in varying_axes(x))
+            missing = tuple(
+                a for a in self._axes if a not in varying_axes(jax.typeof(x))
+            )
             if missing:
                 x = lax.pcast(x, missing, to="varying")
             return x
