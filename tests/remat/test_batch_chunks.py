@@ -530,6 +530,22 @@ def test_a_batch_on_eight_devices_runs_in_chunks_of_its_own_rows():
     assert remat.RematPlan.from_json(plan.to_json()) == plan
 
 
+def test_constants_of_chunks_lie_as_their_rows_on_explicit_axes():
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    x = jax.device_put(jnp.tile(X, (16, 1)), NamedSharding(mesh, P("data")))
+
+    def loss(ws, x):
+        for w in ws:
+            x = jax.nn.relu(x @ w)  # which compares with an array of zeros
+        return jnp.mean(x**2)
+
+    with jax.set_mesh(mesh):
+        plan = remat.plan(loss, MemoryBudget.share(0.3), (WS, x))
+        assert plan.batch is not None
+        found = jax.jit(remat.apply(loss, plan))(WS, x)
+        assert_same(found, jax.jit(jax.value_and_grad(loss))(WS, x), 1e-4)
+
+
 def test_a_plan_for_chunks_that_do_not_fit_the_loss_is_refused():
     place = position_of(batch_norm, (WS, X), X)
     step = in_chunks(batch_norm, (WS, X), remat.BatchChunks(2, place, 0))

@@ -122,7 +122,9 @@ class _OuterPart(BatchPart):
             operand = self._env[atom].array if variables([atom]) else atom.val
             shape = self.shorten(shape_of(v).shape, state)
             axes = eqn.params["broadcast_dimensions"]
-            return Value(state, lax.broadcast_in_dim(operand, shape, axes))
+            divided = eqn.params["sharding"]
+            zeros = lax.broadcast_in_dim(operand, shape, axes, out_sharding=divided)
+            return Value(state, zeros)
         key = v, state
         if key not in self.sliced:
             self.sliced[key] = super().coerce(value, state).array
