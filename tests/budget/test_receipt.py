@@ -39,6 +39,19 @@ def test_verdicts(measured, noise, verdict):
     assert spend(measured, noise=noise).verdict is verdict
 
 
+def test_a_limit_that_is_not_there_is_a_dash():
+    unlimited = str(Receipt((spend(1.0, limit=float("nan")),)))
+    assert unlimited.splitlines()[-1].split() == [
+        "x",
+        "-",
+        "-",
+        "1",
+        "B",
+        "cannot",
+        "tell",
+    ]
+
+
 def test_the_worst_verdict_is_the_receipts():
     kept, broken, unsure = spend(1.0), spend(11.0), spend(None)
     assert Receipt(()).verdict is Verdict.KEPT

@@ -79,6 +79,11 @@ class Spend:
         return Verdict.CANNOT_TELL
 
     @property
+    def limit_text(self) -> str:
+        """The limit with its unit; `-` if there is none."""
+        return amount(None if math.isnan(self.limit) else self.limit, self.unit)
+
+    @property
     def measured_text(self) -> str:
         """The measured expense with its unit and noise."""
         text = amount(self.measured, self.unit)
@@ -135,7 +140,7 @@ class Receipt:
         rows = [
             [
                 s.name,
-                amount(s.limit, s.unit),
+                s.limit_text,
                 amount(s.predicted, s.unit),
                 s.measured_text,
                 str(s.verdict),

@@ -24,7 +24,7 @@ def receipt_table(spends: Sequence[Spend]) -> Markup:
                 element("span", s.verdict, class_=f"verdict {s.verdict.split()[0]}"),
             ),
             number_cells(
-                amount(s.limit, s.unit),
+                s.limit_text,
                 amount(s.predicted, s.unit),
                 s.measured_text,
                 labels=("limit", "predicted", "measured"),

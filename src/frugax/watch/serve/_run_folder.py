@@ -110,7 +110,7 @@ def _describe_spends(
                 "unit": s.unit,
                 "limit": _finite_number(s.limit),
                 "measured": _finite_number(s.measured),
-                "limit_text": amount(s.limit, s.unit),
+                "limit_text": s.limit_text,
                 "predicted_text": amount(s.predicted, s.unit),
                 "measured_text": measured,
                 "verdict": str(s.verdict),
