@@ -17,8 +17,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     1   x
     22  y
     """
-    widths = [max(map(_width, column)) for column in zip(head, *rows, strict=True)]
-    lines = [list(head), ["-" * w for w in widths], *[list(r) for r in rows]]
+    cells = [[_one_line(c) for c in row] for row in (head, *rows)]
+    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+    lines = [cells[0], ["-" * w for w in widths], *cells[1:]]
     # Blanks at the ends of lines would fail doctests and clutter diffs.
     return "\n".join(
         "  ".join(
@@ -26,6 +27,15 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         ).rstrip()
         for line in lines
     )
+
+
+def _one_line(text: str) -> str:
+    r"""Escape what breaks a line or drives a terminal, as a name from a file may.
+
+    >>> print(_one_line("a\nb \x1b[2J 重み"))
+    a\nb \x1b[2J 重み
+    """
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _width(text: str) -> int:
