@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import types
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ import pytest
 
 from frugax import OverheadBudget, watch
 from frugax.budget import Verdict
+from frugax.watch._overhead_account import OverheadAccount
 from frugax.watch._rate import Rate
 from frugax.watch._series import Series
 from refusals import refuses
@@ -391,3 +393,13 @@ def test_a_run_that_records_by_hand_is_judged_by_the_time_counted(seconds, verdi
     (spend,) = watcher.report().spends
     assert spend.verdict is verdict
     assert "calls of the watcher took" in spend.source
+
+
+def test_programs_are_estimated_to_take_at_most_the_whole_time():
+    account = OverheadAccount(Clock())
+    account.touch(1.0)
+    account.touch(2.0)
+    schedule: Any = types.SimpleNamespace(recording_s=80.0, gate_s=(0, 0), calls=1)
+    note, share, noise = account.describe([schedule], 0.0)
+    assert (share, noise) == (0.5, 0.5)
+    assert "at most 100% more" in note
