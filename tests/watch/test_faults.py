@@ -4,6 +4,7 @@ A few hundred faults are injected; `make thorough` injects 10,000.
 """
 
 import contextlib
+import re
 import time
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from fault_injection import Faults, full_disk
 from frugax import OverheadBudget, watch
+from frugax.errors import OutputError
 from frugax.watch.delivery import SinkWorker
 from frugax.watch.probes import Probe
 from frugax.watch.sinks import KINDS
@@ -159,3 +161,22 @@ def test_summaries_of_callbacks_on_a_full_disk_do_not_fill_the_memory(tmp_path):
     tally = watcher.losses.tally("summary")
     assert tally.given == 300 == tally.kept + tally.lost
     assert len(back) == tally.kept > 0
+
+
+def test_a_report_counts_what_the_journal_itself_still_holds(tmp_path):
+    path = tmp_path / "a"
+    journal = watch.Journal.create(path, {})
+    watcher = watch.Watcher(journal, OverheadBudget("100%"), level="full")
+    rng = np.random.default_rng(0)
+    with full_disk(10_000):
+        for i in range(100):
+            grid = {"grid": probe("grid", "frame", np.zeros(64))}
+            watcher.ingest(i, Given(grid, {"grid": rng.random(64)}))
+        with pytest.raises(OutputError):
+            watcher.close()
+        problems = watcher.report().spends[0].problems
+        with pytest.raises(OutputError):
+            journal.close()
+    written = sum(map(len, watch.read(path).streams.values()))
+    stated = int(re.search(r"(\d+) records are not in it", problems)[1])
+    assert stated >= 100 - written > 0

@@ -514,8 +514,8 @@ class Watcher(AbstractContextManager["Watcher"]):
         problems: list[str] = []
         if writer.failure is not None:
             problems.append(
-                f"The journal could not be written, {self.pending:,} records are not "
-                f"in it: {writer.failure}"
+                f"The journal could not be written, {self._outside():,} records are "
+                f"not in it: {writer.failure}"
             )
         lost = sum(tally.lost for tally in writer.losses.tallies.values())
         if lost:
@@ -563,12 +563,16 @@ class Watcher(AbstractContextManager["Watcher"]):
         if failure is not None:
             raise OutputError(
                 f"{failure.args[0]} The journal has been closed since, with "
-                f"{self.pending} record(s) not written."
+                f"{self._outside()} record(s) not written."
             ) from failure
         raise ValueError(
             f"the journal is closed, with {self.pending} record(s) not written: "
             "record and finish before `Journal.close`."
         )
+
+    def _outside(self) -> int:
+        """Count the records that are in no file, in the journal's memory as well."""
+        return self.pending + (0 if self._journal is None else self._journal.unwritten)
 
     def _previous_step(self) -> int | None:
         """Return the step that the step of the next `record` must exceed."""

@@ -193,6 +193,11 @@ class Journal:
             return None
         return self._streams[stream].last_step
 
+    @property
+    def unwritten(self) -> int:
+        """The number of records that are in memory and not yet in the file."""
+        return sum(len(block) for block in tuple(self._streams.values()))
+
     @_locked
     def write(self, step: int, values: Mapping[str, Any], stream: str = "") -> None:
         """Append a record to the open block, after writing that block if it is full.
