@@ -137,3 +137,13 @@ def test_the_command(journal, tmp_path):
     assert nothing.returncode == 2
     assert "no journal" in nothing.stderr
     assert "watch" in frugax("--help").stdout
+
+
+def test_a_text_is_one_cell(tmp_path):
+    path = tmp_path / "journal"
+    with watch.Journal.create(path, {}) as journal:
+        data = np.frombuffer('grün, "x"\n'.encode().ljust(64, b"\0"), np.uint8)
+        journal.write(3, {"utf8": data}, stream="note")
+    export(path, tmp_path / "out.csv")
+    with open(tmp_path / "out.note.csv", newline="", encoding="utf8") as file:
+        assert list(csv.reader(file)) == [["step", "utf8"], ["3", 'grün, "x"\n']]

@@ -83,6 +83,7 @@ def test_a_large_picture_is_thinned_with_a_note():
 
 
 def test_a_record_gives_every_array_a_picture_and_the_mask_to_those_it_fits():
+    assert not make_pictures({"utf8": np.zeros(1024, np.uint8)})  # a text
     found = make_pictures(
         {
             "grid": np.ones((2, 2), int),

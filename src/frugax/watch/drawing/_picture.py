@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Bool, Float, Shaped, UInt8
 
+from ..journal import TEXT_COLUMN
 from ._palettes import PAD, PALETTES, RAMP_LEVELS, Palette, hex_to_rgb, ramp
 
 # Of many lanes (or channels), the first four are shown side by side.
@@ -170,12 +171,13 @@ def make_picture(
 def make_pictures(values: Mapping[str, np.ndarray]) -> dict[str, Picture]:
     """Convert every array of a record to a picture.
 
-    An array called `mask` is not drawn: it masks the others that have its shape.
+    An array called `mask` is not drawn: it masks the others that have its shape. Nor
+    is a text, which is an array of bytes.
     """
     mask = values.get("mask")
     found: dict[str, Picture] = {}
     for name, value in values.items():
-        if name == "mask" or value.ndim < 1 or not value.size:
+        if name in ("mask", TEXT_COLUMN) or value.ndim < 1 or not value.size:
             continue
         # The last two axes are cells below lanes; the first two are those of an image
         # with channels last.

@@ -6,7 +6,8 @@ npz     one file. Each stream gives `steps` and one array per column, such as `l
         `meta` and the lost ranges.
 csv     a file per stream, `out.csv` and `out.STREAM.csv`, with a row per record. The
         cell of a missing value is empty; arrays are flat: `grid[0 0]`, `grid[0 1]`, ...
-        The first column is `step`; a title that is taken gets a number, `step.1`.
+        A text is one cell. The first column is `step`; a title that is taken gets a
+        number, `step.1`.
 
 Numbers equal those of the journal, bit for bit. Only the dtypes that ml_dtypes adds,
 such as bfloat16, become float32, which holds them exactly.
@@ -16,6 +17,7 @@ import csv
 import dataclasses
 import io
 import json
+import math
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +32,7 @@ from frugax.errors import OutputError
 
 from ._reader import Records, read
 from ._scanner import LostRange
+from ._text import TEXT_COLUMN, decode_text
 from .packing import Column, is_ml_dtype
 
 Format: TypeAlias = Literal["npz", "csv"]
@@ -240,7 +243,7 @@ def _write_csv(streams: Mapping[Path, Records], progress: Progress) -> None:
 def _csv_titles(records: Records) -> list[str]:
     titles: list[str] = []
     for name in records.names:
-        for index in np.ndindex(records.columns(name)[0].shape):
+        for index in np.ndindex(_cells(name, records)):
             suffix = f"[{' '.join(map(str, index))}]" if index else ""
             titles.append(name + suffix)
     return titles
@@ -259,12 +262,11 @@ def _make_unique(titles: Sequence[str]) -> list[str]:
 
 
 def _csv_rows(records: Records) -> Iterator[list[object]]:
-    widths = {
-        name: int(np.prod(records.columns(name)[0].shape, dtype=np.int64))
-        for name in records.names
-    }
+    widths = {name: math.prod(_cells(name, records)) for name in records.names}
     for steps, columns in records.blocks():
-        values = {name: iter(_flatten(column)) for name, column in columns.items()}
+        values = {
+            name: iter(_flatten(name, column)) for name, column in columns.items()
+        }
         for i, step in enumerate(steps.tolist()):
             row: list[object] = [step]
             for name, width in widths.items():
@@ -275,8 +277,15 @@ def _csv_rows(records: Records) -> Iterator[list[object]]:
             yield row
 
 
-def _flatten(column: Column) -> Sequence[Sequence[object]]:
+def _cells(name: str, records: Records) -> tuple[int, ...]:
+    """The shape of the cells of a record; a text is one."""
+    return () if name == TEXT_COLUMN else records.columns(name)[0].shape
+
+
+def _flatten(name: str, column: Column) -> Sequence[Sequence[object]]:
     values = column.values
+    if name == TEXT_COLUMN:
+        return [[decode_text(row)] for row in values]
     if is_ml_dtype(values.dtype):
         values = values.astype(np.float32)
     if values.dtype.kind == "f" and values.dtype.itemsize < 8:
