@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from chromium import BROWSER, chromium
 from frugax import ExperimentBudget, InfeasibleBudgetError, causal
 from frugax.budget import Verdict
-from frugax.causal.campaign import report_page
+from frugax.causal.campaign import graph_svg, report_page
 from refusals import refuses
 
 SUBJECT = {"variables": {"x": (-2.0, 2.0), "z": (-3.0, 3.0)}, "target": "y"}
@@ -125,9 +126,11 @@ def test_the_report_has_the_receipt_and_the_forecasts(reported):
     assert re.search(r"<span>(left of \d+|experiments left)</span>", page)
     for part in ("cost of the experiments", "power cut", "corrected, before: -2.19614"):
         assert part in page
-    drawn = re.search(r"<svg[^>]*>.*?</svg>", page[page.index("What causes") :], re.S)
-    assert drawn is not None
-    assert all(name in drawn[0] for name in campaign.settings.variables)
+    # The same graph as a separate picture, with its own styles.
+    graph = graph_svg(campaign)
+    assert ET.fromstring(graph).tag.endswith("svg")
+    assert ".node.target" in graph
+    assert all(name in graph for name in campaign.settings.variables)
 
 
 @pytest.mark.browser

@@ -37,7 +37,7 @@ from .actions import (
     Logarithmic,
 )
 from .regret_forecast import ExpectedRegret
-from .report import report_page
+from .report import graph_svg, report_page
 
 __all__ = [
     "Binary",
@@ -65,6 +65,7 @@ __all__ = [
     "UnknownColumnError",
     "apply",
     "drive",
+    "graph_svg",
     "is_table",
     "load_campaign_config",
     "make_function_runner",

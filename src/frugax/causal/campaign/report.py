@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import scipy.stats
@@ -18,33 +19,39 @@ from frugax.report import (
     line_chart,
     page,
     receipt_table,
+    svg_picture,
 )
 
 from ._advice import StopAdvice
 from ._campaign import Campaign
 from ._experiments import ExperimentRecord, Forecast, add_costs, add_prices
-from ._graph_picture import MIN_PROB, draw_graph
+from ._graph_svg import MIN_PROB, draw_graph
 from ._settings import CampaignSettings
 
 __all__ = [
     "ExperimentOutcome",
     "draw_graph",
+    "graph_svg",
     "render_calibration",
     "render_heading",
     "report_page",
     "summarize_experiments",
 ]
 
-_STYLE = (
-    PAGE_STYLE
-    + """
-.graph text { font-size:13px; fill:var(--ink); }
-.graph .node circle { fill:var(--soft); } .graph .node.set circle { fill:var(--s0); }
-.graph .node.target circle { fill:var(--s2); }
-.graph .node.target text { font-weight:600; }
+_GRAPH_STYLE = """
+.graph { overflow-x:auto; } .graph text { font-size:13px; fill:var(--ink); }
+.graph .node rect { fill:var(--card); stroke:var(--soft); stroke-width:1.3; }
+.graph .node.set rect { stroke:var(--s0); stroke-width:2; }
+.graph .node.target rect { fill:var(--s2); stroke:var(--s2); }
+.graph .node.target text { fill:var(--card); font-weight:600; }
 .graph .edge { fill:none; stroke:var(--ink); } .graph .tip { fill:var(--ink); }
 .graph .odds { font-size:11px; fill:var(--soft); stroke:var(--card);
  stroke-width:3px; paint-order:stroke; }
+"""
+_STYLE = (
+    PAGE_STYLE
+    + _GRAPH_STYLE
+    + """
 main { max-width:900px; }
 .tiles { display:flex; flex-wrap:wrap; } .tile b { overflow-wrap:normal; }
 .tiles > .tile { flex:1 1 0; min-width:120px; }
@@ -233,19 +240,46 @@ def _render_note(text: str) -> Markup:
     return element("p", text, class_="note")
 
 
+def graph_svg(campaign: Campaign) -> str:
+    """Draw the causes that a campaign believes in, as an SVG document.
+
+    Args:
+        campaign: with observations or answers.
+
+    Raises:
+        ValueError: nothing was measured yet.
+    """
+    graph = ET.fromstring(_draw_believed(campaign))
+    *_, width, height = map(float, graph.attrib["viewBox"].split())
+    graph.attrib.update(x="16", y="16", width=f"{width}", height=f"{height}")
+    inner = Markup(ET.tostring(graph, encoding="unicode"))
+    return svg_picture(
+        f"The causes of {campaign.settings.target}",
+        element("g", inner, class_="chart graph"),
+        width=width + 32,
+        height=height + 32,
+        description=graph.attrib["aria-label"],
+        style=_GRAPH_STYLE,
+    )
+
+
+def _draw_believed(campaign: Campaign) -> Markup:
+    inference, settings = campaign.infer(), campaign.settings
+    return draw_graph(
+        inference.names,
+        inference.ensemble.edges,
+        target=settings.target,
+        settable=frozenset(settings.variables),
+    )
+
+
 def _render_graph(campaign: Campaign) -> Markup:
     inference = campaign.infer()
     names, edges = inference.names, inference.ensemble.edges
     likely = sorted(np.argwhere(edges >= MIN_PROB).tolist(), key=lambda e: -edges[*e])
     rows = [(names[a], names[b], f"{edges[a, b]:.0%}") for a, b in likely]
-    drawn = draw_graph(
-        names,
-        edges,
-        target=campaign.settings.target,
-        settable=frozenset(campaign.settings.variables),
-    )
     parts = [
-        element("figure", drawn, class_="chart graph"),
+        element("figure", _draw_believed(campaign), class_="chart graph"),
         _render_note(
             "Figures are probabilities; an edge without one is certain, and edges "
             "below 5 % are not drawn. Blue variables may be set; the green one is "
