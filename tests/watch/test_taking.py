@@ -608,6 +608,21 @@ def test_an_alert_names_the_step_of_the_number(tmp_path):
     ]
 
 
+def test_programs_of_a_resumed_run_count_on_from_where_it_was_rewound_to(tmp_path):
+    for checkpoint in (None, 1):
+        with watch.run(tmp_path / "run", level="full", resume=True) as run:
+            if checkpoint is not None:
+                run.journal.rewind(checkpoint)
+            train = run.jit(lambda x: watch.record("train", x) or x + 1)
+            check = run.jit(lambda x: watch.record("check", x) or x + 1)
+            for i in range(5):
+                train(jnp.float32(i))
+            check(jnp.float32(9))
+    back = watch.read(tmp_path / "run" / "journal", strict=True)
+    assert back.steps_with("train").tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert back.steps_with("check").tolist() == [0, 2]
+
+
 def test_a_resumed_run_counts_its_programs_on_from_the_last_step(tmp_path):
     for first in (0, 4):
         with watch.run(tmp_path / "run", level="full", resume=True) as run:

@@ -101,9 +101,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         )
         self.compile_s = 0.0
         self._journal = journal
-        last = None if journal is None else journal.last_step
-        # Programs count their own calls: those of a resumed run come after its steps.
-        self._first_step = 0 if last is None else last + 1
+        self._first_step = self._step_after()
         self._flight = flight
         self._alerts = alerts
         self._plan = plan
@@ -398,6 +396,8 @@ class Watcher(AbstractContextManager["Watcher"]):
             variants: the programs of the function.
         """
         recorder = self.recorder
+        # Lower where the journal was rewound since.
+        self._first_step = min(self._first_step, self._step_after())
         schedule = CallSchedule(
             self.rate, gate_s, variants, recorder.add, self._first_step
         )
@@ -569,6 +569,11 @@ class Watcher(AbstractContextManager["Watcher"]):
             f"the journal is closed, with {self.pending} record(s) not written: "
             "record and finish before `Journal.close`."
         )
+
+    def _step_after(self) -> int:
+        """The step after those of the journal, where programs of a run go on."""
+        last = None if self._journal is None else self._journal.last_step
+        return 0 if last is None else last + 1
 
     def _outside(self) -> int:
         """Count the records that are in no file, in the journal's memory as well."""
