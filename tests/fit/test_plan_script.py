@@ -144,6 +144,23 @@ def test_an_error_of_the_script_is_its_own(tmp_path):
     assert_names(found.stderr.splitlines()[-1], "train.py:2", "KeyError")
 
 
+@needs_gpu_compiler
+def test_a_target_with_too_few_devices_for_the_script_has_a_row(tmp_path):
+    code = """
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+        mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(-1, 2), ("a", "b"))
+        w = jax.device_put(jnp.ones((8, 8)), jax.NamedSharding(mesh, jax.P("a")))
+        jax.jit(jax.grad(lambda w: jnp.sum(w**2)))(w)
+        """
+    write(tmp_path, code)
+    found = run(["plan", "train.py", "--target", "h100,h100x2"], tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert_names(found.stdout, "cannot tell: train.py:6 raised ValueError", "fits")
+
+
 def test_with_execute_values_of_large_arrays_are_there(tmp_path):
     code = """
         import jax

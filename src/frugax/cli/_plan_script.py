@@ -43,16 +43,22 @@ def plan_script(command: Sequence[str], options: PlanOptions) -> int:
         "why": options.why or options.picture is not None,
         "execute": options.execute,
     }
-    rows, peaks, steps = [], [], []
-    # A script sees as many devices as the target has.
+    rows, peaks, steps, problems = [], [], [], []
+    # A script sees as many devices as the target has, and may need some number of them.
     places = itertools.groupby(targets, lambda t: None if t.is_here else t.num_devices)
-    for count, alike in places:
-        found = _run(command, list(alike), settings, count)
+    for count, group in places:
+        alike = list(group)
+        found = _run(command, alike, settings, count)
         if found.problem:
-            raise ConfigError(f"{script}: {found.problem}.")
-        rows += found.rows
-        peaks += found.peaks
-        steps.append(found.step)
+            problems.append(found.problem)
+            rows += [fit.FitRow.without_answer(t.name, found.problem) for t in alike]
+            peaks += [None] * len(alike)
+        else:
+            rows += found.rows
+            peaks += found.peaks
+            steps.append(found.step)
+    if not steps:
+        raise ConfigError(f"{script}: {problems[0]}.")
     rows = [
         dataclasses.replace(row, price=fit.price_of(target, costs))
         for row, target in zip(rows, targets, strict=True)

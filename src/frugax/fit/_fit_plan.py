@@ -69,6 +69,21 @@ class FitRow:
     is_refused: bool = False
     lower_bound: int | None = None
 
+    @classmethod
+    def without_answer(
+        cls, target: str, problem: str, *, is_refused: bool = False
+    ) -> "FitRow":
+        """The row of a target for which nothing is known but why."""
+        return cls(
+            target=target,
+            budget=None,
+            fits=False,
+            predicted=0,
+            unplanned_bytes=0,
+            problem=problem,
+            is_refused=is_refused,
+        )
+
     def to_error(self, subject: str) -> FrugaxError:
         """The problem as an error about this subject."""
         kind = CompilerRefusedError if self.is_refused else ConfigError

@@ -178,16 +178,9 @@ def answer(
         with _context_mesh_on(target):
             return _answer(step, target, budget, why=why)
     except (FrugaxError, ValueError) as e:
-        row = FitRow(
-            target=target.name,
-            budget=None,
-            fits=False,
-            predicted=0,
-            unplanned_bytes=0,
-            problem=_message_of(e),
-            is_refused=isinstance(e, CompilerRefusedError),
-        )
-        return row, None
+        refused = isinstance(e, CompilerRefusedError)
+        problem = _message_of(e)
+        return FitRow.without_answer(target.name, problem, is_refused=refused), None
 
 
 def _message_of(error: Exception) -> str:
