@@ -69,6 +69,8 @@ def test_summaries_that_do_not_fit_are_infeasible():
     with refuses(InfeasibleBudgetError, "summaries") as caught:
         planned_costs(OverheadBudget("1%"), 10, summaries=11.0, frames=1.0, drain=0.0)
     assert caught.value.needed == 0.011
+    with refuses(InfeasibleBudgetError, "collecting records", "more steps"):
+        planned_costs(OverheadBudget("1%"), 10, numbers=1.0, drain=200.0)
 
 
 @settings(deadline=None)

@@ -73,6 +73,7 @@ def test_on_a_restless_machine_it_cannot_tell():
     receipt = measured(Machine(watched=0.0, restless=0.3))
     assert receipt.verdict == Verdict.CANNOT_TELL
     assert "control" in receipt.spends[0].source
+    assert "measure longer" in str(receipt)
 
 
 def test_results_that_differ_break_it():

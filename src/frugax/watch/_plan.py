@@ -201,11 +201,11 @@ def choose_rates(draft: WatchPlan) -> WatchPlan:
     fits = lambda candidate: candidate.predicted <= budget.share
     if not fits(draft):
         raise InfeasibleBudgetError(
-            "recording the summaries and collecting them during the run",
+            "collecting records during the run, with the summaries if there are any,",
             needed=draft.predicted,
             limit=budget.share,
             unit="of the running time (as a share)",
-            hint="run more steps, or record fewer summaries.",
+            hint="run more steps, or record fewer summaries if there are any.",
         )
     for i, planned in enumerate(draft.records):
         if planned.every:

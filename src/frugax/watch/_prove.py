@@ -88,12 +88,13 @@ def prove(
         f"{format_seconds(step_s)}; A/A control {control.middle:.4f} "
         f"({control.low:.4f} to {control.high:.4f})"
     )
+    problems = ""
     if not is_calm:
-        source += (
-            f"; the overhead came out as {ratio.middle - 1:.2%} (at most "
-            f"{ratio.high - 1:.2%}), but the control is not within "
+        problems = (
+            f"it came out as {ratio.middle - 1:.2%} (at most {ratio.high - 1:.2%}), "
+            "but bare calls beside bare ones are not within "
             f"{format_share(_MAX_CONTROL_ERROR)}: measure longer, or on a calmer "
-            "machine"
+            "machine."
         )
     overhead = Spend(
         name="time that watching adds",
@@ -102,6 +103,7 @@ def prove(
         measured=ratio.middle - 1 if is_calm else None,
         noise=ratio.noise * is_calm,
         source=source,
+        problems=problems,
     )
     if differing is None:
         return Receipt((overhead,))
