@@ -1,5 +1,7 @@
 """The last records are kept on the device and written when something goes wrong."""
 
+import contextlib
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -131,3 +133,21 @@ def test_it_keeps_records_of_programs_at_every_level(journal):
 def test_numbers_out_of_range_are_refused(given, named):
     with refuses(ValueError, named):
         FlightRecorder(**given)
+
+
+def test_what_a_program_and_its_caller_kept_of_a_step_is_one_record(journal, tmp_path):
+    recorder = FlightRecorder(6)
+    step = watch.jit(lambda x: watch.record("loss", x) or x + 1)
+    budget = OverheadBudget("5%")
+    with (
+        contextlib.suppress(KeyError),
+        watch.Watcher(journal, budget, level="full", flight=recorder),
+    ):
+        for i in range(5):
+            out = step(jnp.float32(i))
+            recorder.keep(i, {"w": out})
+        raise KeyError
+    back = flight_of(journal, tmp_path / "journal")
+    for name in ("loss", "w"):
+        assert back.steps_with(name).tolist() == [2, 3, 4]
+    assert back["w"].tolist() == [3, 4, 5]

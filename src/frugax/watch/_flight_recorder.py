@@ -139,7 +139,7 @@ class FlightRecorder:
             self._kept.clear()
             self._bytes = 0
         self.why = why
-        written = 0
+        records: list[tuple[int, dict[str, np.ndarray]]] = []
         for step, values, _ in kept:
             try:
                 columns = _to_columns(values)
@@ -147,6 +147,14 @@ class FlightRecorder:
                 self.unreadable += 1
                 self.last_error = error_text(e)
                 continue
+            # A program and its caller may both have kept something of a step.
+            known = records[-1] if records else (None, {})
+            if known[0] == step and known[1].keys().isdisjoint(columns):
+                known[1].update(columns)
+            else:
+                records.append((step, columns))
+        written = 0
+        for step, columns in records:
             last = journal.last_step_of(_STREAM)
             # Steps of a stream must increase, and an earlier failure may have written
             # these steps already.
