@@ -207,3 +207,10 @@ def test_very_small_and_large_numbers_keep_their_digits(scale):
     packed = compress.pack({"w": tensor}, SizeBudget("4.6bpw"))
     assert packed.tensors[0].codec.startswith("4 bits")
     assert packed.rel_error < 0.1
+
+
+def test_numpy_takes_a_packed_matrix_for_its_numbers():
+    packed = compress.pack({"w": normal(128, 128)}, SizeBudget("4x")).tree["w"]
+    dense = np.asarray(compress.unpack(packed))
+    assert np.array_equal(packed, dense)
+    assert np.asarray(packed, np.float16).dtype == np.float16

@@ -108,6 +108,10 @@ class PackedArray:
     def __jax_array__(self) -> Any:
         return self.unpack()
 
+    # Without it NumPy would take the whole for one object, equal to nothing.
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return np.array(self.unpack(), dtype)
+
     def __matmul__(self, other: Any) -> Any:
         return self.unpack() @ other
 
