@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from frugax.jaxprs import (
@@ -25,7 +26,7 @@ from frugax.jaxprs import (
 )
 
 from .._plan import Segment
-from ._gates import Gate, opaque_true, through_gate, wait_for, zeros_of
+from ._gates import Gate, opaque_true, through_gate, vary_as, wait_for, zeros_of
 from ._graph import RematGraph
 from ._subgraph import PullBack, Subgraph, extract_subgraph, inputs_to_tie
 from ._weights_first import run_weights_first
@@ -52,7 +53,7 @@ def value_and_gradients(
     if cotangents is None:
         # Inside of `shard_map` it varies between devices as the number does.
         shapes = [shape_of(v if isinstance(v, Literal) else env[v]) for v in first]
-        cotangents = [zeros_of(shape) + 1 for shape in shapes]
+        cotangents = [vary_as(s, jnp.ones(s.shape, s.dtype)) for s in shapes]
     # XLA would fold a constant 1, and the gates that wait for it with it.
     if arrived := variables(first):
         true = opaque_true([env[v] for v in arrived])

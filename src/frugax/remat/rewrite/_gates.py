@@ -87,8 +87,13 @@ def zeros_of(shape: jax.ShapeDtypeStruct, dtype: Any = None) -> jax.Array:
     zeros = jnp.zeros(shape.shape, dtype or shape.dtype, out_sharding=place)
     # Inside of `shard_map` both branches of a `cond`, or all carries of a loop, must
     # vary along the same axes.
+    return vary_as(shape, zeros)
+
+
+def vary_as(shape: jax.ShapeDtypeStruct, x: jax.Array) -> jax.Array:
+    """`x`, which is the same on all devices, as varying as a value of this shape."""
     axes = tuple(sorted(varying_axes(shape)))
-    return lax.pcast(zeros, axes, to="varying") if axes else zeros
+    return lax.pcast(x, axes, to="varying") if axes else x
 
 
 def is_device_varying(atom: Any) -> bool:
