@@ -110,7 +110,7 @@ class _Rows:
 
 def _broadcast(axes: Any, values: Any) -> list[int | None]:
     """The axis of each leaf; None if it is the same on all devices."""
-    # None is no leaf to JAX.
+    # JAX does not count None as a leaf.
     shared = object()
     stated = jax.tree.map(
         lambda axis: shared if axis is None else axis,

@@ -101,8 +101,9 @@ class HostCalls:
         is_hung = not ended
         seconds, error = ended[0] if ended else (_MAX_WAIT_S, "it did not end in time")
         with self._lock:
-            calls = math.ceil(seconds / max_avg_s)
-            totals.left_out = min(calls - 1, _MOST_LEFT_OUT)
+            # The ratio may be infinite.
+            calls = min(seconds / max_avg_s, _MOST_LEFT_OUT + 1)
+            totals.left_out = math.ceil(calls) - 1
             is_first_error = bool(error) and not totals.errors
             totals.errors += bool(error)
             totals.last_error = error or totals.last_error
