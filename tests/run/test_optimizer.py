@@ -41,9 +41,11 @@ def test_optimisers_by_name_update_weights(optimizer):
 def test_the_rate_rises_and_falls():
     config = TrainConfig(steps=20, learning_rate=1.0, warmup=10, schedule="linear")
     _, rate = build_optimizer(config)
+    assert rate is not None
     assert [rate(s) for s in (0, 5, 10, 15)] == pytest.approx([0, 0.5, 1, 0.5])
     options = {"name": "exponential_decay", "transition_steps": 1, "decay_rate": 0.5}
     _, rate = build_optimizer(TrainConfig(steps=9, schedule=options, learning_rate=4.0))
+    assert rate is not None
     assert [rate(s) for s in (0, 1, 2)] == pytest.approx([4, 2, 1])
 
 

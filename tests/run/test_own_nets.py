@@ -19,7 +19,7 @@ from frugax.run import (
 from refusals import refuses
 
 TASKS = '''
-import equinox as eqx, flax.linen as nn, jax, jax.numpy as jnp, numpy as np
+import equinox as eqx, flax.linen as nn, jax, jax.numpy as jnp, numpy as np, optax
 from flax import nnx
 from frugax.run import Task
 
@@ -94,6 +94,16 @@ def examples():
     loss = lambda p, batch: error(batch["x"] @ p["w"], batch["y"])
     return Task(lambda key: {"w": jnp.zeros((4, 1))}, loss, Examples(), batch_size=16)
 
+def half_frozen():
+    def labels(params):
+        return {"w": "train", "fixed": "freeze"}
+    def loss(p, batch):
+        return error(batch["x"] @ (p["w"] + p["fixed"]), batch["y"])
+    init = lambda key: {"w": jnp.zeros((4, 1)), "fixed": jnp.ones((4, 1))}
+    kinds = {"train": optax.sgd(0.1), "freeze": optax.set_to_zero()}
+    own = optax.multi_transform(kinds, labels)
+    return Task(init, loss, batches, optimizer=own)
+
 def huge():
     loss = lambda p, batch: (p ** 2).mean()
     return Task(lambda key: jnp.zeros((1_000_000, 1_000_000)), loss, batches)
@@ -150,6 +160,15 @@ def test_carried_arrays_are_counted_saved_and_given_to_evaluate(home):
 def test_other_sources_of_data(home, name):
     _, outcome = train(home, name)
     assert outcome.steps == 6
+
+
+def test_a_task_may_bring_its_own_optimizer(home):
+    folder, outcome = train(home, "half_frozen")
+    (weights, _) = load_trained(folder.path)
+    assert np.ptp(weights["fixed"]) == 0 < np.ptp(weights["w"])
+    assert outcome.learning_rates == ()  # its rate is not known, and not guessed
+    with refuses(ConfigError, "train.warmup"):
+        train(home, "half_frozen", folder=RunFolder(home / "warm"), warmup=2)
 
 
 @pytest.mark.thorough

@@ -29,7 +29,8 @@ def evaluate(p):
 def task():
     from frugax.run import Task
     functions = {k: globals()[k] for k in ("init", "loss", "batches", "evaluate")}
-    return Task(**functions, show=globals().get("show"))
+    more = {k: globals().get(k) for k in ("show", "optimizer")}
+    return Task(**functions, **more)
 """
 CONFIG = "{name: f, task: 'mistake:task', train: {steps: 5%s}}"
 
@@ -74,6 +75,12 @@ def run(home, task, train=""):
         ("def show(p): return {'s': {'w': p['w'][:0]}}", "an array of some"),
         ("def batches(i): return [X, X][i]", "batches raised IndexError at mistake.py"),
         ("class L: dataset, batch_size = X, 3\nbatches = L()", "batches=x.dataset"),
+        ("optimizer = 1e-3", "optimizer must be an optimiser of optax, .* 0.001"),
+        (
+            "import optax\n"
+            "optimizer = optax.multi_transform({}, lambda p: {'w': 'train'})",
+            "task: optimizer.init raised ValueError: ",
+        ),
         ("async def task(): return 1", "a coroutine; write `def` in place of"),
         (
             "class L:\n  def __iter__(self): return self\n"

@@ -192,7 +192,9 @@ def _compress(
 
 
 def sample_rates(checked: Checked) -> tuple[tuple[int, float], ...]:
-    """Sample the learning rate at steps from the first to the last."""
+    """Sample the learning rate at steps from first to last; empty if none is known."""
+    if checked.rate is None:
+        return ()
     last = checked.run.config.train.steps - 1
     steps = np.unique(np.linspace(0, last, _RATE_POINTS, dtype=int))
     return tuple((step, checked.rate(step)) for step in steps.tolist())

@@ -1,5 +1,6 @@
-"""Build the optimiser, schedule and moving average that a config names, from optax."""
+"""Build the optimiser and schedule that a config names, and the average of weights."""
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -32,9 +33,60 @@ class AveragedState(NamedTuple):
 
 
 def build_optimizer(
+    config: TrainConfig, own: optax.GradientTransformation | None = None
+) -> tuple[optax.GradientTransformationExtraArgs, Callable[[int], float] | None]:
+    """Build the optimiser, and the learning rate by step for the report.
+
+    Args:
+        config: names the optimiser.
+        own: that of a task, in the place of the config's; its rate is not known.
+
+    Raises:
+        ConfigError: optax has no such optimiser, or the task has one and the config
+            names another.
+    """
+    rate = None
+    if own is None:
+        optimizer, rate = _build_named(config)
+    else:
+        _check_left_out(config)
+        optimizer = _with_one_line_errors(own)
+    optimizer = optax.with_extra_args_support(optimizer)
+    if config.ema is not None:
+        optimizer = _average_weights(optimizer, config.ema)
+    return optimizer, rate
+
+
+def _with_one_line_errors(
+    own: optax.GradientTransformation,
+) -> optax.GradientTransformationExtraArgs:
+    own = optax.with_extra_args_support(own)
+
+    def init(params: PyTree) -> PyTree:
+        with user_code("optimizer.init"):
+            return own.init(params)
+
+    def update(*args: PyTree, **extra: Any) -> tuple[PyTree, PyTree]:
+        with user_code("optimizer.update"):
+            return own.update(*args, **extra)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _check_left_out(config: TrainConfig) -> None:
+    """Refuse settings that the task's own optimiser would leave without effect."""
+    fields = {field.name: field for field in dataclasses.fields(config)}
+    for name in ("optimizer", "learning_rate", "schedule", "warmup", "weight_decay"):
+        if getattr(config, name) != fields[name].default:
+            raise ConfigError(
+                f"train.{name}: the task has an optimizer of its own, which would not "
+                "follow it: leave this key out, or give it to the task by its options."
+            )
+
+
+def _build_named(
     config: TrainConfig,
-) -> tuple[optax.GradientTransformationExtraArgs, Callable[[int], float]]:
-    """Build the optimiser, and the learning rate by step for the report."""
+) -> tuple[optax.GradientTransformation, Callable[[int], float]]:
     rate = _build_schedule(config)
     name, options = _split_name(config.optimizer)
     factory = _find(name, "train.optimizer", _optimizers())
@@ -56,11 +108,7 @@ def build_optimizer(
         options = {key: rate} | options
         if callable(rate) and "Callable" not in str(known[key].annotation):
             factory = optax.inject_hyperparams(factory)  # it takes no schedule itself
-    optimizer = optax.with_extra_args_support(
-        _call(factory, options, f"train.optimizer: optax.{name}")
-    )
-    if config.ema is not None:
-        optimizer = _average_weights(optimizer, config.ema)
+    optimizer = _call(factory, options, f"train.optimizer: optax.{name}")
     schedule: Any = rate if callable(rate) else optax.constant_schedule(rate)
 
     def rate_at(step: int) -> float:

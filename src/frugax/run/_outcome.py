@@ -130,7 +130,8 @@ class Outcome:
         model: the model and its file.
         notes: shortcomings, omissions and fallbacks, one sentence each.
         environment: versions, device, date, command and commit.
-        learning_rates: (step, learning rate), for some steps.
+        learning_rates: (step, learning rate), for some steps; empty where the task has
+            an optimiser of its own.
     """
 
     config: RunConfig

@@ -111,9 +111,9 @@ class Checked:
         run: the run that it is the task of.
         bound: the task, with its model.
         state: the initial training state.
-        optimizer: the config's.
+        optimizer: the task's own, or the config's.
         optimizer_program: the hash of its program.
-        rate: the learning rate by step.
+        rate: the learning rate by step; None where the task has its own optimiser.
         batch_of: batches by step.
         batch: the first batch.
         evaluator: evaluates states.
@@ -124,7 +124,7 @@ class Checked:
     state: train.TrainState
     optimizer: optax.GradientTransformationExtraArgs
     optimizer_program: str
-    rate: Callable[[int], float]
+    rate: Callable[[int], float] | None
     batch_of: Callable[[int], PyTree]
     batch: PyTree
     evaluator: Evaluator
@@ -174,7 +174,7 @@ def check_task(run: RunContext) -> Checked:
     settings = config.train
     with ledger.measure(Part.BUILDING), ledger.deadline(Part.BUILDING):
         task = load_task(config, config_folder=run.config_folder)
-        optimizer, rate = build_optimizer(settings)
+        optimizer, rate = build_optimizer(settings, task.optimizer)
         batch_of, batch = _first_batch(task)
         _check_room(run, task, optimizer)
         bound, state = _init(config, task, optimizer)
@@ -228,7 +228,7 @@ def describe_step(
         ConfigError: the task cannot be built.
     """
     task = load_task(config, config_folder=config_folder)
-    optimizer, _ = build_optimizer(config.train)
+    optimizer, _ = build_optimizer(config.train, task.optimizer)
     _, batch = _first_batch(task)
     bound, state = _init(config, task, optimizer)
     step = _make_step(config, bound, optimizer, budget=None, layout=None)

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from frugax import train
 from frugax.budget import suggest
@@ -54,6 +55,8 @@ class Task:
             last two axes are a grid side by side, by name, and tabulates numbers.
         batch_size: then `batches` is a data set of single examples, such as one of
             torch or Hugging Face, from which batches of this many are drawn.
+        optimizer: any optimiser of optax, such as a chain with masks or a schedule, in
+            the place of the one that the config names; `clip` and `ema` still apply.
     """
 
     init: Callable[[jax.Array], PyTree]
@@ -64,6 +67,7 @@ class Task:
     summary: str = ""
     show: Callable[..., Mapping[str, Mapping[str, Any]]] | None = None
     batch_size: int | None = None
+    optimizer: optax.GradientTransformation | None = None
 
 
 def load_task(config: RunConfig, *, config_folder: Path) -> Task:
@@ -203,6 +207,13 @@ def _as_task(result: Any, name: str, seed: int) -> Task:
                 f"{type(function).__name__}; {expected}"
             )
         _check_arguments(function, names, f"task: {name}: {part}")
+    own = result.optimizer
+    # Not by its class: that of `optax.MultiSteps` is another.
+    if own is not None and not (hasattr(own, "init") and hasattr(own, "update")):
+        raise ConfigError(
+            f"task: {name}: optimizer must be an optimiser of optax, such as "
+            f"optax.adam(1e-3), got {own!r:.60} (type {type(own).__name__})."
+        )
     batches = result.batches
     if result.batch_size is not None:
         batches = batch_examples(batches, batch=result.batch_size, seed=seed)
