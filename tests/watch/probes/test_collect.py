@@ -76,6 +76,9 @@ PROGRAMS = {
     "plain": layer,
     "jit": lambda x: jitted_layer(jitted_layer(x)),
     "scan": scanned,
+    "a constant in a scan": lambda x: lax.scan(
+        lambda x, _: (record("rate", 0.1), (x, None))[1], x, None, length=3
+    ),
     "while": looped,
     "cond": branched,
     "remat": remat,

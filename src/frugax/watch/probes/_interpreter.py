@@ -118,6 +118,12 @@ class Interpreter:
 
     def _probe(self, eqn: JaxprEqn, args: list[Any]) -> _Outs:
         params = eqn.params
+        # Of a number such as 0.1 JAX leaves what is neither an array nor a number.
+        pairs = zip(eqn.invars, args, strict=True)
+        args = [
+            jnp.asarray(x, shape_of(v).dtype) if isinstance(v, Literal) else x
+            for v, x in pairs
+        ]
         tied, mark, values = split_operands(args, **params)
         probe, kind, axes = params["probe"], params["mark_kind"], params["axes"]
         result = ProbeResult(probe, kind, mark, tuple(values), axes, params["lanes"])
