@@ -180,3 +180,7 @@ def test_a_report_counts_what_the_journal_itself_still_holds(tmp_path):
     written = sum(map(len, watch.read(path).streams.values()))
     (stated,) = re.findall(r"(\d+) records are not in it", problems)
     assert int(stated) >= 100 - written > 0
+    # Once both are closed, nothing waits any more: it is lost.
+    tally = watcher.losses.tally("frame")
+    assert (tally.kept, tally.lost) == (written, 100 - written)
+    assert f"not written {100 - written}" in watcher.report().spends[0].problems

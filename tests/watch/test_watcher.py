@@ -104,15 +104,37 @@ def test_steps_must_rise_from_record_to_record(journal):
     assert kept(watcher) == 2
 
 
-@pytest.mark.parametrize("bad", ["x", 1.5, None])
+@pytest.mark.parametrize("step", ["x", 1.5, None])
+def test_a_step_that_is_not_whole_is_refused_though_it_is_thinned_out(journal, step):
+    watcher = watch.Watcher(journal, OverheadBudget("1%"))
+    for i in range(2):
+        watcher.record(i, {"a": 0.0})
+        watcher._series["a",].found = 1 << 14
+    with refuses(TypeError, "step"):
+        watcher.record(step, {"a": 1.0})
+
+
+def test_a_step_on_the_device_may_be_donated_to_the_next_call(journal):
+    watcher = watch.Watcher(journal, OverheadBudget("1%"))
+    step = jnp.int32(0)
+    for i in range(4):
+        watcher.record(step, {"a": i})
+        watcher._series["a",].found = 1 << 14
+        last, step = step, step + 1
+        last.delete()
+    watcher.finish()
+    journal.close()
+    assert watch.read(journal._path).steps.tolist() == [0, 3]
+
+
 def test_metrics_that_are_thinned_out_do_not_change_and_a_bad_step_loses_itself(
-    journal, bad
+    journal,
 ):
     watcher = watch.Watcher(journal, OverheadBudget("1%"))
     for step, name in enumerate("abab"):  # the second of each is thinned out
         watcher.record(step, {name: 0.0})
         watcher._series[name,].found = 1 << 14
-    watcher.record(bad, {"a": 1.0})
+    watcher.record(2**63, {"a": 1.0})
     watcher.record(8, metrics := {"b": 2.0})
     metrics.clear()
     watcher.finish()

@@ -38,6 +38,7 @@ class JournalWriter:
         self._begun: Rows | None = None  # the first that waits, with final steps
         self._last_row: Rows | None = None  # of training steps
         self._kinds: dict[str, dict[str, Any]] = {}  # dtypes and shapes by stream
+        self._kind_of: dict[str, Kind] = {}  # of the records of a stream
         self._announced: set[str] = set()
 
     def leave_out(self, kind: Kind, count: int = 1) -> None:
@@ -81,13 +82,26 @@ class JournalWriter:
                 raise
         self.failure = None
 
-    def drop_first(self) -> None:
+    def drop_first(self, why: Why = "queue full") -> None:
         """Lose the oldest rows that wait."""
         rows = self.waiting.popleft()
         if rows.kind is not None:
             taken = self._count_taken(rows)
             self.losses.keep(rows.kind, taken)
-            self.lose(rows.kind, len(rows) + rows.more_records - taken)
+            self.lose(rows.kind, len(rows) + rows.more_records - taken, why)
+
+    def settle(self) -> None:
+        """Count as lost what a journal has not got that was closed on a full disk.
+
+        Some of it was kept in the journal's own memory.
+        """
+        while self.waiting:
+            self.drop_first("not written")
+        if self._journal is not None:
+            for stream, count in self._journal.unwritten.items():
+                if kind := self._kind_of.pop(stream, None):
+                    self.losses.keep(kind, -count)
+                    self.losses.drop(kind, count, why="not written")
 
     def _write_first(self) -> None:
         rows = self.waiting[0]
@@ -129,6 +143,8 @@ class JournalWriter:
                 rows = self.waiting[0] = rows.select(slice(1, None))
             rows = rows.shift_after(journal.last_step_of(stream))
             self._begun = self.waiting[0] = rows
+        if rows.kind is not None:
+            self._kind_of[stream] = rows.kind
         rest = rows.select(slice(self._count_taken(rows), None))
         if len(rest):
             journal.write_many(rest.steps, rest.columns, stream)

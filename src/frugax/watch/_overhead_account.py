@@ -51,7 +51,10 @@ class OverheadAccount:
             self._depth -= 1
             if not self._depth:  # the outermost block counts the whole time, once
                 self.touch(entered)
-                spent = self._clock() - entered - (self._held_up_s() - held_up)
+                now = self._clock()
+                spent = now - entered - (self._held_up_s() - held_up)
+                # The end of a run is a part of its time.
+                self.touch(now)
                 self._inside_s += max(spent, 0.0)
 
     @contextlib.contextmanager
@@ -97,8 +100,9 @@ class OverheadAccount:
         # The estimate is of a call that records nothing; no program takes all the time.
         programs = min(sum(s.recording_s for s in schedules) / elapsed, 1.0)
         collecting = (self.collecting_s + sinks_s) / elapsed
-        least = (warm_s + inside_s) / elapsed
-        most = (cold_s + inside_s) / elapsed + collecting + programs
+        # Threads beside each other may take more than all of it.
+        least = min((warm_s + inside_s) / elapsed, 1.0)
+        most = min((cold_s + inside_s) / elapsed + collecting + programs, 1.0)
         note = (
             f"calls of the watcher took {format_share(least)} of the time, collecting "
             f"{format_share(collecting)} of a processor"

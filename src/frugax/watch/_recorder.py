@@ -232,6 +232,15 @@ class Recorder:
                 while waiting and self.is_over_limit and not waiting[0].is_callers:
                     self.writer.drop_first()
 
+    def settle(self) -> None:
+        """Count as lost what waits for a journal that is closed."""
+        with self._owner:
+            newest = [] if self._newest is None else [self._newest]
+            self.writer.waiting.extend((*newest, *self._read))
+            self._newest = None
+            self._read.clear()
+            self.writer.settle()
+
     def raise_refused(self) -> None:
         """Raise the first refusal of a step's metrics, once."""
         refused, self._refusal = self._refusal, None

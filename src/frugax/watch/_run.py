@@ -103,8 +103,8 @@ class Run(AbstractContextManager["Run"]):
         refused: ValueError | None = None
         for end in (
             close,
-            lambda: self._write_receipt(stopped_because),
             self.journal.close,
+            lambda: self._write_receipt(stopped_because),
         ):
             try:
                 end()

@@ -169,6 +169,8 @@ class Watcher(AbstractContextManager["Watcher"]):
     @property
     def losses(self) -> Losses:
         """Counts of the records by class: given, kept, left out and lost."""
+        if self._writer.failure is not None and self._is_journal_closed:
+            self.recorder.settle()
         return self._writer.losses
 
     def record(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -178,8 +180,9 @@ class Watcher(AbstractContextManager["Watcher"]):
         the newest before `collect` and `finish`; level "full" keeps all.
 
         Args:
-            step: the training step; not lower than the one before. Other numbers of the
-                same step, such as those of a validation, join its record.
+            step: the training step; not lower than the one before; one on the device is
+                waited for. Other numbers of the same step, such as those of a
+                validation, join its record.
             metrics: numbers by name: JAX arrays of shape `()` that are not donated to
                 any later call, or plain numbers.
 
@@ -194,6 +197,10 @@ class Watcher(AbstractContextManager["Watcher"]):
                 device that does not fit in int64 is found only when it is read, perhaps
                 calls later; only that record is refused.
         """
+        if type(step) is not int:
+            # One on the device, such as that of a `TrainState`, may be donated to the
+            # next call. To wait for it is to wait for the program.
+            step = as_step(step)
         if type(metrics) is dict:
             series = self._series.get(tuple(metrics))
             if series is not None and series.calls < series.next_look:
@@ -257,7 +264,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         may_be_thinned: bool,
     ) -> None:
         names = {*metrics}
-        if step is not None and step == self._last_recorded:
+        if step == self._last_recorded:
             if repeated := self._last_names & names:
                 raise ValueError(
                     f"step {step} has {min(repeated)!r} already: give a higher step, "
@@ -266,7 +273,6 @@ class Watcher(AbstractContextManager["Watcher"]):
             names |= self._last_names
             check_names(names)
         else:
-            step = as_step(step)
             previous = self._previous_step()
             if previous is not None and step <= previous:
                 raise ValueError(
@@ -280,10 +286,10 @@ class Watcher(AbstractContextManager["Watcher"]):
         # Checked here and not when it is collected, so that the error points at the
         # line that records the value.
         kept = {name: check_metric(name, value) for name, value in metrics.items()}
-        self._last_recorded, self._last_names = int(step), names
+        self._last_recorded, self._last_names = step, names
         self._leave_out(series)
         number = series.calls - 1
-        entry = StepMetrics(int(step), kept, number, series, not may_be_thinned)
+        entry = StepMetrics(step, kept, number, series, not may_be_thinned)
         self.recorder.add(entry)
 
     def _leave_out(self, series: MetricSeries) -> None:
@@ -309,18 +315,18 @@ class Watcher(AbstractContextManager["Watcher"]):
             for series in tuple(self._series.values())
             if series.skipped is not None and at in (None, series.skipped[0])
         ]
-        for series in sorted(found, key=_skipped_step):
+        for series in sorted(found, key=lambda series: series.skipped[0]):
             if at is None:
                 series.next_look = 0
             entered = self._account.call_clock()
             last, (step, metrics) = self._last_recorded, series.skipped
             series.accounted += 1
             try:
-                if last is not None and as_step(step) < last:
+                if last is not None and step < last:
                     series.accounted -= 1
                     self._leave_out(series)
                     continue
-                self._add(step, metrics, series, may_be_thinned=False)
+                self._add(as_step(step), metrics, series, may_be_thinned=False)
             # Nobody has looked at them before.
             except (TypeError, ValueError) as e:
                 self._leave_out(series)
@@ -463,7 +469,7 @@ class Watcher(AbstractContextManager["Watcher"]):
             ValueError: the journal is closed and records wait for it.
         """
         try:
-            if self._journal is None or not self._journal.closed or self.pending:
+            if self.pending or not self._is_journal_closed:
                 self.finish(timeout_s)
         finally:
             self.recorder.closed = True
@@ -508,18 +514,21 @@ class Watcher(AbstractContextManager["Watcher"]):
             notes.append(f"Of steps shorter than 5 ms every {every}th is kept.")
         if self.recorder.forced:
             notes.append(f"{self.recorder.forced} collections were forced.")
-        notes.append(f"Records: {writer.losses}.")
+        losses = self.losses
+        notes.append(f"Records: {losses}.")
         if writer.last_error:
             notes.append(f"Refused last: {writer.last_error}")
         problems: list[str] = []
         if writer.failure is not None:
+            missing = ""
+            if not self._is_journal_closed:  # else they are lost
+                missing = f", {self._outside():,} records are not in it"
             problems.append(
-                f"The journal could not be written, {self._outside():,} records are "
-                f"not in it: {writer.failure}"
+                f"The journal could not be written{missing}: {writer.failure}"
             )
-        lost = sum(tally.lost for tally in writer.losses.tallies.values())
+        lost = sum(tally.lost for tally in losses.tallies.values())
         if lost:
-            problems.append(f"{lost:,} records are lost: {writer.losses}.")
+            problems.append(f"{lost:,} records are lost: {losses}.")
         if self._alerts is not None:
             problems += self._alerts.messages
         reports = [sink.report() for sink in self.recorder.sinks]
@@ -556,8 +565,12 @@ class Watcher(AbstractContextManager["Watcher"]):
             self._writer.failure = None
             self.recorder.collect()
 
+    @property
+    def _is_journal_closed(self) -> bool:
+        return self._journal is not None and self._journal.closed
+
     def _check_open(self) -> None:
-        if self._journal is None or not self._journal.closed:
+        if not self._is_journal_closed:
             return
         failure = self._writer.failure
         if failure is not None:
@@ -577,7 +590,8 @@ class Watcher(AbstractContextManager["Watcher"]):
 
     def _outside(self) -> int:
         """Count the records that are in no file, in the journal's memory as well."""
-        return self.pending + (0 if self._journal is None else self._journal.unwritten)
+        unwritten = {} if self._journal is None else self._journal.unwritten
+        return self.pending + sum(unwritten.values())
 
     def _previous_step(self) -> int | None:
         """Return the step that the step of the next `record` must exceed."""
@@ -588,13 +602,6 @@ class Watcher(AbstractContextManager["Watcher"]):
             in_journal = None
         known = [s for s in (self._last_recorded, in_journal) if s is not None]
         return max(known, default=None)
-
-
-def _skipped_step(series: MetricSeries) -> int:
-    try:
-        return as_step(series.skipped[0])
-    except (TypeError, ValueError):  # refused when it is kept
-        return -(2**63)
 
 
 @functools.cache

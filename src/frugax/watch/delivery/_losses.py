@@ -16,6 +16,7 @@ Why: TypeAlias = Literal[
     "sink hung",
     "closed",
     "refused",
+    "not written",
 ]
 _REASONS: tuple[Why, ...] = get_args(Why)
 

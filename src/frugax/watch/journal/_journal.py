@@ -194,9 +194,9 @@ class Journal:
         return self._streams[stream].last_step
 
     @property
-    def unwritten(self) -> int:
-        """The number of records that are in memory and not yet in the file."""
-        return sum(len(block) for block in tuple(self._streams.values()))
+    def unwritten(self) -> dict[str, int]:
+        """How many records of each stream are in memory and not yet in the file."""
+        return {name: len(block) for name, block in tuple(self._streams.items())}
 
     @_locked
     def write(self, step: int, values: Mapping[str, Any], stream: str = "") -> None:
