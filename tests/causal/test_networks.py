@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import zipfile
 
 import hypothesis
 import hypothesis.strategies as st
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from frugax import causal
-from frugax.errors import CorruptFileError, MissingExtraError, UnsupportedFileError
+from frugax.errors import CorruptFileError, UnsupportedFileError
 from refusals import refuses
 
 BIF = """// who smokes
@@ -215,62 +214,8 @@ def test_a_cut_off_gzip_is_refused(tmp_path):
             causal.load_network(tmp_path / "bad.bif.gz")
 
 
-@pytest.fixture
-def wheel(tmp_path):
-    """A wheel as pip downloads it, with the files where the packages keep them."""
-    path = tmp_path / "some-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        folder = "pgmpy/utils/example_models"
-        archive.writestr(f"{folder}/smoke.bif.gz", gzip.compress(BIF.encode()))
-        archive.writestr(f"{folder}/two.json", json.dumps(LINEAR))
-        folder = "cdt/data/resources"
-        archive.writestr(f"{folder}/cyto_full_data.csv", "praf,p44/42\n1,2.5\n3,4\n")
-        target = '"Cause","Effect"\n"p44/42","praf"\n'
-        archive.writestr(f"{folder}/cyto_full_target.csv", target)
-    return path
-
-
-def test_packages_are_read_from_wheels_and_folders_and_never_imported(wheel, tmp_path):
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path / "site")
-    (tmp_path / "site" / "pgmpy" / "__init__.py").write_text("raise SystemExit")
-    for source in (wheel, tmp_path / "site"):
-        assert causal.load_network("two", source=source).variables == ("b", "a")
-        assert len(causal.load_network("smoke", source=source).variables) == 3
-        samples, edges = causal.load_sachs(source)
-        assert samples.variables == ("praf", "p44/42")
-        assert len(samples) == 2
-        np.testing.assert_array_equal(edges, [[False, False], [True, False]])
-        with refuses(FileNotFoundError, "none"):
-            causal.load_network("none", source=source)
-
-
-def test_an_installed_package_is_found_and_never_imported(wheel, tmp_path, monkeypatch):
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path / "site")
-    for name in ("pgmpy", "cdt"):
-        (tmp_path / "site" / name / "__init__.py").write_text("raise SystemExit")
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    assert causal.load_network("two").variables == ("b", "a")
-    assert len(causal.load_sachs()[0]) == 2
-
-
-def test_a_missing_package_or_file_of_a_network_says_how_to_get_it(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with refuses(MissingExtraError, "--no-deps"):
-        causal.load_network("ecoli70")
-    with refuses(MissingExtraError, "--no-deps"):
-        causal.load_sachs()
-    for load in (lambda s: causal.load_network("ecoli70", source=s), causal.load_sachs):
-        with refuses(FileNotFoundError, "none.whl"):
-            load(tmp_path / "none.whl")
+def test_a_file_that_is_not_there_or_of_another_kind_is_refused(tmp_path):
     with refuses(FileNotFoundError, "my.bif"):
         causal.load_network(tmp_path / "my.bif")
-    (tmp_path / "bad.whl").write_bytes(b"PK no zip")
-    with refuses(CorruptFileError, "bad.whl"):
-        causal.load_sachs(tmp_path / "bad.whl")
-    (tmp_path / "graph.xml").write_text("<xml/>")
     with refuses(UnsupportedFileError, "bif.gz"):
         causal.load_network(tmp_path / "graph.xml")

@@ -8,10 +8,7 @@ from .campaign import (
     apply as apply,
     plan as plan,
 )
-from .data import (
-    Samples as Samples,
-    load_sachs as load_sachs,
-)
+from .data import Samples as Samples
 from .environments import (
     Environment as Environment,
     environment_from_scm as environment_from_scm,

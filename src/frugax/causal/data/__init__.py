@@ -1,10 +1,9 @@
-"""Tables of observations and experiments, from files, data frames and packages.
+"""Tables of observations and experiments, from files and data frames.
 
-Start at `Samples`; `load_sachs` loads a published data set. Guide: docs/causal_scm.md.
+Start at `Samples`. Guide: docs/causal_scm.md.
 """
 
 from ._checks import complete_rows, describe_oddities, find_wild
-from ._datasets import load_sachs, read_package_file
 from ._samples import Samples
 from ._tables import (
     FLOAT32_STEPS,
@@ -21,9 +20,7 @@ __all__ = [
     "describe_oddities",
     "find_wild",
     "is_missing",
-    "load_sachs",
     "parse_number",
     "read_csv_columns",
-    "read_package_file",
     "suggest_number",
 ]

@@ -22,7 +22,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from frugax.causal.data import read_package_file
 from frugax.causal.scm import SCM
 from frugax.errors import CorruptFileError, UnsupportedFileError
 
@@ -37,55 +36,32 @@ _PART = re.compile(
 )
 
 
-def load_network(
-    name: str | os.PathLike[str], *, source: str | os.PathLike[str] | None = None
-) -> SCM:
-    """Load a model from a file, or a network that the package pgmpy contains.
+def load_network(path: str | os.PathLike[str]) -> SCM:
+    """Load a model from a file.
 
-    Linear networks (`ecoli70`, `arth150`, `magic-niab`, `magic-irri`) have their
-    coefficients and variances. The values of discrete networks (`asia`, `sachs`,
-    `alarm`, `child`, `insurance`...) are numbers of states, from 0;
-    `scm.states(name)` gives their names.
+    Linear networks have their coefficients and variances. The values of discrete
+    networks are numbers of states, from 0; `scm.states(name)` gives their names.
 
     Args:
-        name: a file that ends in `.json`, `.bif` or `.bif.gz`; or the name of a network
-            of pgmpy, without an ending.
-        source: a wheel of pgmpy, or the folder that contains the package; the
-            installed package by default. It is never imported.
+        path: a file that ends in `.json`, `.bif` or `.bif.gz`.
 
     Raises:
         CorruptFileError: the file is truncated or damaged.
-        FileNotFoundError: the file, or the network in pgmpy, does not exist.
-        MissingExtraError: pgmpy is not installed and `source` is not given.
+        FileNotFoundError: there is no such file.
         UnsupportedFileError: the file has another ending.
     """
-    where = os.fspath(name)
-    if where.endswith(_ENDINGS):
-        try:
-            content = Path(where).read_bytes()
-        except OSError as error:
-            raise type(error)(
-                f"{where}: {error.strerror or error}. Give the path of a network's "
-                "file, or the name of one of pgmpy's networks, without an ending."
-            ) from error
-        return _parse(content, where)
-    if Path(where).suffix and Path(where).exists():
+    where = os.fspath(path)
+    if not where.endswith(_ENDINGS):
         raise UnsupportedFileError(
             f"{where}: networks are read from files that end in {', '.join(_ENDINGS)}."
         )
-    for ending in (".json", ".bif.gz"):
-        inside = f"utils/example_models/{where}{ending}"
-        try:
-            content = read_package_file("pgmpy", inside, source)
-        except FileNotFoundError:
-            if source is not None and not Path(source).exists():
-                raise
-            continue
-        return _parse(content, inside)
-    raise FileNotFoundError(
-        f"this pgmpy has no network {where!r}; a file of yours must end in "
-        f"{', '.join(_ENDINGS)}."
-    )
+    try:
+        content = Path(where).read_bytes()
+    except OSError as error:
+        raise type(error)(
+            f"{where}: {error.strerror or error}. Give the path of a network's file."
+        ) from error
+    return _parse(content, where)
 
 
 def _parse(content: bytes, where: str) -> SCM:
