@@ -1,39 +1,36 @@
-"""The posterior over graphs of discrete variables, by BDeu scores and sampled orders.
+"""The posterior over graphs of discrete variables, by BDeu scores.
 
 Each variable has a table of probabilities for each setting of its parents, with a
-Dirichlet prior that can be integrated out. Given an order of the variables, the sum
-over all graphs that agree with it is a product over the variables, and each factor a
-number in a table that is computed once. Orders are sampled, after a search.
+Dirichlet prior that can be integrated out.
 
 References:
     Heckerman, Geiger & Chickering 1995, Machine Learning 20:197-243 (the BDeu score);
-    Cooper & Yoo 1999, UAI (rows of interventions); Friedman & Koller 2003, Machine
-    Learning 50:95-125 (sampling orders); Kuipers & Moffa 2017, JASA 112:282-299.
+    Cooper & Yoo 1999, UAI (rows of interventions).
 """
 
 import dataclasses
 import itertools
+import math
 import warnings
-from math import comb, exp, log
 
 import numpy as np
 import scipy.special
 from jaxtyping import Bool, Float, Int
 
 from frugax.causal.data import Samples, describe_oddities
+from frugax.causal.surrogate import MAX_VARIABLES
+from frugax.causal.surrogate.evidence import (
+    NEVER,
+    exclude_two_cycles,
+    marginal_edges,
+    order_posterior,
+)
 from frugax.options import check_instance, check_integer, check_number
-
-from ._orders import sum_subsets
 
 # Whole numbers of more levels count as continuous: their table would be empty.
 _MAX_LEVELS = 12
 _NUM_BINS = 4  # of equal counts, for other variables
-_MAX_CANDIDATES = 10  # parents of one variable that are considered; 2^10 sets
 _MAX_CELLS = 20_000  # of one table of probabilities
-_SEARCH_MOVES, _SAMPLE_MOVES = 150, 150  # for each variable
-_SEARCHES = 3
-_HOTTEST = 30.0  # in nats; the search cools down from there
-_MAX_LISTED = 5  # variables whose orders are all looked at
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +44,6 @@ class DiscretePosterior:
     Attributes:
         max_parents: largest number of causes of one variable.
         prior_rows: rows that the prior is worth (the equivalent sample size).
-        seed: seed of the sampled orders.
 
     Example:
         >>> import numpy as np
@@ -65,11 +61,9 @@ class DiscretePosterior:
 
     max_parents: int = 3
     prior_rows: float = 1.0
-    seed: int = 0
 
     def __post_init__(self) -> None:
         check_integer("max_parents", self.max_parents, minimum=0)
-        check_integer("seed", self.seed, minimum=0)
         check_number("prior_rows", self.prior_rows, above=0)
 
     def edges(self, samples: Samples) -> Float[np.ndarray, "d d"]:
@@ -93,32 +87,20 @@ class DiscretePosterior:
         levels = [to_levels(column) for column in values[whole].T]
         for oddity in describe_oddities(samples):
             warnings.warn(f"{oddity}.", UserWarning, stacklevel=2)
-        tables = score_tables(
-            levels,
-            samples.intervened[whole],
-            max_parents=self.max_parents,
-            prior_rows=self.prior_rows,
+        scores = _Scores(
+            levels, samples.intervened[whole], self.max_parents, self.prior_rows
         )
-        # Few orders need no draws; and of two variables, moves would only swap them, so
-        # that one order came up in every other step.
-        if len(levels) <= _MAX_LISTED:
-            return sum_orders(tables)
-        return sample_orders(tables, np.random.default_rng(self.seed))
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SetTable:
-    """The parent sets of one variable, by the candidates that precede it."""
-
-    candidates: tuple[int, ...]  # the variables that may be parents
-    # Log of the sum over the sets inside of each set of candidates (bit masks).
-    sums: Float[np.ndarray, " masks"]
-
-    def edge_probs(self, mask: int) -> Float[np.ndarray, " candidates"]:
-        """Return the probability of each candidate, if those in `mask` precede."""
-        bits = 1 << np.arange(len(self.candidates))
-        without = np.exp(self.sums[mask & ~bits] - self.sums[mask])
-        return np.where(mask & bits, 1 - without, 0.0)
+        d = len(levels)
+        if d <= MAX_VARIABLES:
+            return scores.find_edges(list(range(d)))
+        # As the surrogate does it: each child among the variables most related to it.
+        found = np.zeros((d, d))
+        for child in range(d):
+            near = scores.rank_candidates(child)[: MAX_VARIABLES - 1]
+            context = sorted([child, *near])
+            edges = scores.find_edges(context)
+            found[context, child] = edges[:, context.index(child)]
+        return exclude_two_cycles(found)
 
 
 def to_levels(column: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
@@ -130,163 +112,88 @@ def to_levels(column: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
     return np.searchsorted(np.unique(np.quantile(column, inner)), column)
 
 
-def score_tables(
-    levels: list[Int[np.ndarray, " n"]],
-    intervened: Bool[np.ndarray, "n d"],
-    *,
-    max_parents: int,
-    prior_rows: float,
-) -> list[SetTable]:
-    """Score the parent sets of each variable, among its most promising candidates."""
-    d, found = len(levels), list[SetTable]()
-    sizes = [int(x.max()) + 1 for x in levels]
-    for v in range(d):
-        free = ~intervened[:, v]
-        own = [x[free] for x in levels]
-        scores: dict[tuple[int, ...], float] = {}
+class _Scores:
+    """Log marginal likelihoods of the parent sets of discrete variables."""
 
-        def score(
-            parents: tuple[int, ...],
-            v: int = v,
-            own: list[np.ndarray] = own,
-            scores: dict[tuple[int, ...], float] = scores,
-        ) -> float:
-            parents = tuple(sorted(parents))
-            if parents not in scores:
-                scores[parents] = _log_score(v, parents, own, sizes, prior_rows)
-            return scores[parents]
+    def __init__(
+        self,
+        levels: list[Int[np.ndarray, " n"]],
+        intervened: Bool[np.ndarray, "n d"],
+        max_parents: int,
+        prior_rows: float,
+    ) -> None:
+        self._max_parents, self._prior_rows = max_parents, prior_rows
+        self._sizes = [int(x.max()) + 1 for x in levels]
+        # Rows in which a variable was set say nothing about its causes.
+        self._levels = [[x[~is_set] for x in levels] for is_set in intervened.T]
+        self._known: dict[tuple[int, tuple[int, ...]], float] = {}
 
-        # A column without a second value would have its edges at their prior.
-        rest = [u for u in range(d) if u != v and np.ptp(own[v]) and np.ptp(own[u])]
-        # A cause may show only beside another one: candidates are ranked by the better
-        # of their gains alone and beside the best one.
-        gain = {u: score((u,)) - score(()) for u in rest}
-        if best := sorted(rest, key=lambda u: -gain[u])[:1]:
-            for u in rest:
-                if u != best[0]:
-                    beside = score((u, best[0])) - score((best[0],))
-                    gain[u] = max(gain[u], beside)
-        kept = tuple(sorted(rest, key=lambda u: -gain[u])[:_MAX_CANDIDATES])
-        sums = np.full(1 << len(kept), -np.inf)
-        for k in range(min(max_parents, len(kept)) + 1):
-            for members in itertools.combinations(range(len(kept)), k):
-                # Equal prior odds for every number of parents, then for every set.
-                prior = -log(comb(max(d - 1, 1), k))
-                mask = sum(1 << i for i in members)
-                sums[mask] = score(tuple(kept[i] for i in members)) + prior
-        found.append(SetTable(kept, sum_subsets(sums)))
-    return found
+    def score(self, child: int, parents: tuple[int, ...]) -> float:
+        """Compute the log marginal likelihood of a variable given parents (BDeu)."""
+        key = child, tuple(sorted(parents))
+        if key not in self._known:
+            self._known[key] = self._compute(*key)
+        return self._known[key]
 
+    def _compute(self, child: int, parents: tuple[int, ...]) -> float:
+        levels, sizes = self._levels[child], self._sizes
+        settings = math.prod(sizes[u] for u in parents)
+        if settings * sizes[child] > _MAX_CELLS:
+            return NEVER
+        code = np.zeros(len(levels[child]), np.int64)
+        for u in parents:
+            code = code * sizes[u] + levels[u]
+        cells = settings * sizes[child]
+        counts = np.bincount(code * sizes[child] + levels[child], minlength=cells)
+        counts = counts.reshape(settings, sizes[child])
+        each = self._prior_rows / counts.size
+        total = counts.sum(1)
+        log_gamma = scipy.special.gammaln
+        inside = log_gamma(each + counts[counts > 0]) - log_gamma(each)
+        seen = each * sizes[child]
+        outside = log_gamma(seen) - log_gamma(seen + total[total > 0])
+        return float(inside.sum() + outside.sum())
 
-def _log_score(
-    v: int,
-    parents: tuple[int, ...],
-    levels: list[Int[np.ndarray, " n"]],
-    sizes: list[int],
-    prior_rows: float,
-) -> float:
-    """Compute the log marginal likelihood of a variable given its parents (BDeu)."""
-    settings = int(np.prod([sizes[u] for u in parents], dtype=np.int64))
-    if settings * sizes[v] > _MAX_CELLS:
-        return -np.inf
-    code = np.zeros(len(levels[v]), np.int64)
-    for u in parents:
-        code = code * sizes[u] + levels[u]
-    counts = np.bincount(code * sizes[v] + levels[v], minlength=settings * sizes[v])
-    counts = counts.reshape(settings, sizes[v])
-    each = prior_rows / counts.size
-    total = counts.sum(1)
-    log_gamma = scipy.special.gammaln
-    inside = log_gamma(each + counts[counts > 0]) - log_gamma(each)
-    seen = total[total > 0]
-    outside = log_gamma(each * sizes[v]) - log_gamma(each * sizes[v] + seen)
-    return float(inside.sum() + outside.sum())
+    def rank_candidates(self, child: int) -> list[int]:
+        """List the variables that may be causes of another, the likeliest first.
 
-
-class _Order:
-    """An order of the variables, with the candidates that precede each of them."""
-
-    def __init__(self, tables: list[SetTable], order: list[int]) -> None:
-        self.tables, self.order = tables, order
-        # bit[v][u]: the bit of u among the candidates of v, or 0.
-        self._bit = [
-            {u: 1 << i for i, u in enumerate(table.candidates)} for table in tables
+        A column without a second value would have its edges at their prior. A cause may
+        show only beside another one, so the better of two gains counts: that alone, and
+        that beside the best one.
+        """
+        levels = self._levels[child]
+        rest = [
+            u
+            for u in range(len(levels))
+            if u != child and np.ptp(levels[child]) and np.ptp(levels[u])
         ]
-        self._sums = [table.sums.tolist() for table in tables]
-        self.masks = [0] * len(order)
-        for i, v in enumerate(order):
-            for u in order[:i]:
-                self.masks[v] |= self._bit[v].get(u, 0)
+        gain = {u: self.score(child, (u,)) - self.score(child, ()) for u in rest}
+        if rest:
+            best = max(rest, key=lambda u: gain[u])
+            alone = self.score(child, (best,))
+            for u in rest:
+                if u != best:
+                    gain[u] = max(gain[u], self.score(child, (u, best)) - alone)
+        return sorted(rest, key=lambda u: -gain[u])
 
-    def move(self, i: int, j: int) -> tuple[float, dict[int, int]]:
-        """Return the gain of moving the variable at `i` to `j`, and the new masks."""
-        v = self.order[i]
-        passed = self.order[i + 1 : j + 1] if i < j else self.order[j:i]
-        mask, gain, new = self.masks[v], 0.0, dict[int, int]()
-        for u in passed:
-            mask ^= self._bit[v].get(u, 0)
-            if bit := self._bit[u].get(v, 0):
-                new[u] = self.masks[u] ^ bit
-                gain += self._sums[u][new[u]] - self._sums[u][self.masks[u]]
-        gain += self._sums[v][mask] - self._sums[v][self.masks[v]]
-        new[v] = mask
-        return gain, new
-
-    def accept(self, i: int, j: int, new: dict[int, int]) -> None:
-        self.order.insert(j, self.order.pop(i))
-        for v, mask in new.items():
-            self.masks[v] = mask
-
-    @property
-    def score(self) -> float:
-        return sum(s[m] for s, m in zip(self._sums, self.masks, strict=True))
-
-
-def sum_orders(tables: list[SetTable]) -> Float[np.ndarray, "d d"]:
-    """Average the edge probabilities over all orders of a few variables."""
-    every = [
-        _Order(tables, list(order))
-        for order in itertools.permutations(range(len(tables)))
-    ]
-    weights = scipy.special.softmax([each.score for each in every])
-    found = np.zeros((len(tables),) * 2)
-    for weight, each in zip(weights, every, strict=True):
-        for v, table in enumerate(tables):
-            probs = table.edge_probs(each.masks[v])
-            found[list(table.candidates), v] += weight * probs
-    return found
-
-
-def sample_orders(
-    tables: list[SetTable], rng: np.random.Generator
-) -> Float[np.ndarray, "d d"]:
-    """Average the edge probabilities over sampled orders of three variables or more."""
-    d = len(tables)
-    found = np.zeros((d, d))
-    best: _Order | None = None
-    for _ in range(_SEARCHES):
-        each = _Order(tables, rng.permutation(d).tolist())
-        moves = _SEARCH_MOVES * d
-        for step in range(moves):
-            _step(each, rng, max(_HOTTEST * (1 - 1.25 * step / moves), 0.1))
-        if best is None or each.score > best.score:
-            best = each
-    assert best is not None
-    taken = 0
-    for step in range(_SAMPLE_MOVES * d):
-        _step(best, rng, 1.0)
-        # The first tenth settles; neighbouring orders are nearly the same.
-        if step >= 0.1 * _SAMPLE_MOVES * d and step % d == 0:
-            taken += 1
-            for v, table in enumerate(tables):
-                found[list(table.candidates), v] += table.edge_probs(best.masks[v])
-    return found / max(taken, 1)
-
-
-def _step(order: _Order, rng: np.random.Generator, temperature: float) -> None:
-    d = len(order.order)
-    i, j = rng.integers(d), rng.integers(d - 1)
-    j += j >= i
-    gain, new = order.move(int(i), int(j))
-    if gain >= 0 or rng.random() < exp(max(gain / temperature, -700.0)):
-        order.accept(int(i), int(j), new)
+    def find_edges(self, variables: list[int]) -> Float[np.ndarray, "w w"]:
+        """Compute the probability of each edge, summed over all acyclic graphs."""
+        width = len(variables)
+        if width == 1:
+            return np.zeros((1, 1))
+        scores = np.full((width, 1 << (width - 1), 1), NEVER)
+        for i, child in enumerate(variables):
+            others = [u for u in variables if u != child]
+            allowed = {*self.rank_candidates(child)}
+            bits = [t for t, u in enumerate(others) if u in allowed]
+            for k in range(min(self._max_parents, len(bits)) + 1):
+                # Equal prior odds for every number of parents, then for every set.
+                prior = math.log(math.comb(max(width - 1, 1), k))
+                for members in itertools.combinations(bits, k):
+                    mask = sum(1 << t for t in members)
+                    parents = tuple(others[t] for t in members)
+                    scores[i, mask] = self.score(child, parents) - prior
+        # Differences count, and small numbers keep more of their digits.
+        scores -= scores[:, :1].copy()
+        posterior = order_posterior(np.maximum(scores, NEVER))
+        return marginal_edges(np.moveaxis(posterior, 2, 0))[0]

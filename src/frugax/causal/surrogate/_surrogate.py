@@ -11,7 +11,13 @@ from frugax.options import check_number
 
 from ..data import Samples, complete_rows, describe_oddities
 from ._parent_set_posterior import ParentSetPosterior
-from .evidence import compute_evidence, moments, other_variables, set_members
+from .evidence import (
+    compute_evidence,
+    exclude_two_cycles,
+    moments,
+    other_variables,
+    set_members,
+)
 from .network import Prediction, Weights, apply_network
 
 # The number of parent sets doubles with each variable: 12 x 2,048 sets take 15 ms.
@@ -90,7 +96,7 @@ class Surrogate:
                 columns, samples.variables, values, intervened, present
             )
             result[columns, child] = prediction.edges[0][:, columns.index(child)]
-        return _exclude_two_cycles(result)
+        return exclude_two_cycles(result)
 
     def posterior(
         self,
@@ -184,7 +190,7 @@ class Surrogate:
         prediction = apply_network(
             self.weights, compute_evidence(m, mask), mask, temperature=self.temperature
         )
-        return prediction._replace(edges=_exclude_two_cycles(prediction.edges))
+        return prediction._replace(edges=exclude_two_cycles(prediction.edges))
 
     def _predict_columns(
         self, columns: list[int], names: Sequence[str], *arrays: np.ndarray
@@ -197,16 +203,6 @@ class Surrogate:
         chosen = [array[:, columns] for array in arrays]
         rows = complete_rows(chosen[-1] > 0, [names[j] for j in columns])
         return self.predict(*(array[None, rows] for array in chosen))
-
-
-def _exclude_two_cycles(
-    edges: Float[np.ndarray, "*sets d d"],
-) -> Float[np.ndarray, "*sets d d"]:
-    """Scale edges so that an edge and its reverse add up to at most 1.
-
-    The parents of each variable are inferred independently, and no graph has both.
-    """
-    return edges / np.maximum(edges + edges.swapaxes(-1, -2), 1)
 
 
 def select_graph(edges: Float[np.ndarray, "d d"]) -> Bool[np.ndarray, "d d"]:

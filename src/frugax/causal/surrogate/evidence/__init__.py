@@ -5,7 +5,13 @@ turns them into exact order-averaged posteriors of parent sets and features of p
 """
 
 from ._moments import moments
-from ._pair_features import PAIR_FEATURES, Evidence, compute_evidence
+from ._pair_features import (
+    PAIR_FEATURES,
+    Evidence,
+    compute_evidence,
+    exclude_two_cycles,
+    marginal_edges,
+)
 from ._parent_sets import (
     NEVER,
     log_scores,
@@ -20,7 +26,9 @@ __all__ = [
     "PAIR_FEATURES",
     "Evidence",
     "compute_evidence",
+    "exclude_two_cycles",
     "log_scores",
+    "marginal_edges",
     "moments",
     "order_posterior",
     "other_variables",

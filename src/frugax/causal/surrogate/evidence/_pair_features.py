@@ -62,8 +62,8 @@ def compute_evidence(
         believed = np.maximum(posterior, _FLOOR)
         posteriors.append(np.where(posterior < NEVER / 2, posterior, believed))
         features += [
-            _logit(_edges(posterior)),
-            _logit(_edges(np.moveaxis(local, 2, 0))),
+            _logit(marginal_edges(posterior)),
+            _logit(marginal_edges(np.moveaxis(local, 2, 0))),
             _squash(to_parent_child(alone)),
         ]
     features += _correlations(centred[:, width], centred[:, width + 1])
@@ -73,10 +73,20 @@ def compute_evidence(
     return Evidence(pairs, posteriors[0], posteriors[1])
 
 
-def _edges(log_sets: np.ndarray) -> np.ndarray:
-    """Marginal probability of each edge from those of parent sets."""
+def marginal_edges(log_sets: np.ndarray) -> np.ndarray:
+    """Compute the probability of each edge from those of parent sets."""
     width = log_sets.shape[1]
     return to_parent_child(np.exp(log_sets) @ set_members(width))
+
+
+def exclude_two_cycles(
+    edges: Float[np.ndarray, "*sets d d"],
+) -> Float[np.ndarray, "*sets d d"]:
+    """Scale edges so that an edge and its reverse add up to at most 1.
+
+    The parents of each variable are inferred independently, and no graph has both.
+    """
+    return edges / np.maximum(edges + edges.swapaxes(-1, -2), 1)
 
 
 def _logit(p):
