@@ -3,10 +3,11 @@
 import re
 
 import numpy as np
+import pytest
 
-from frugax.causal.campaign.report import (
-    draw_graph,
-)
+from frugax import ExperimentBudget, causal
+from frugax.causal.campaign import report_page
+from frugax.causal.campaign.report import draw_graph
 
 
 def test_all_edges_stay_inside_the_drawing():
@@ -27,3 +28,28 @@ def test_all_edges_stay_inside_the_drawing():
         assert 0 <= int(y) <= int(box[2]) - 2
     assert f"<title>{names[3]}</title>" in drawn
     assert "a name that i…" in drawn
+
+
+@pytest.mark.parametrize("strength", [0.0, 1.5])
+def test_a_cause_of_two_variables_that_no_row_has_is_named(strength):
+    def observe(do, rows, rng):
+        hidden = strength * rng.standard_normal(rows)
+        x, z = hidden + rng.standard_normal(rows), rng.standard_normal(rows)
+        x, z = (np.full(rows, do.get(n, v)) for n, v in (("x", x), ("z", z)))
+        y = x + z + hidden + 0.5 * rng.standard_normal(rows)
+        return {"x": x, "z": z, "y": y}
+
+    campaign = causal.Campaign(
+        variables={"x": (-3, 3), "z": (-3, 3)},
+        target="y",
+        budget=ExperimentBudget(n=4),
+        rows_per_experiment=5,
+    )
+    campaign.tell_observations(observe({}, 100, np.random.default_rng(0)))
+    while (one := campaign.ask()) is not None:
+        rng = np.random.default_rng([1, one.id])
+        campaign.tell(one, observe(one.intervention.values, 5, rng))
+    page = report_page("some", campaign, campaign.advise())
+    assert ("x and y (" in page) == (strength > 0)
+    assert "z and y (" not in page
+    assert "y and z (" not in page

@@ -29,11 +29,13 @@ class PosteriorEnsemble:
         samples: the structural causal models.
         graphs: graph of each sample; bit masks of every variable's parents.
         edges: share of samples with each edge, `[parent, child]`.
+        hidden: share of samples in which two variables share a cause that no row has.
     """
 
     samples: tuple[PosteriorSample, ...]
     graphs: Int[np.ndarray, "samples d"]
     edges: Float[np.ndarray, "d d"]
+    hidden: Float[np.ndarray, "d d"]
 
 
 def sample_posterior(
@@ -67,7 +69,7 @@ def sample_posterior(
         [scores.cases[v].sample(mask, rng) for v, mask in enumerate(masks)]
         for masks in predecessors.tolist()
     ]
-    graphs = np.array([[parents for parents, _ in each] for each in cases], np.int64)
+    graphs, companions = np.moveaxis(np.array(cases, np.int64), 2, 0)
     fits: dict[
         tuple[int, int, int], tuple[HyperparameterPosterior, tuple[Mechanism, ...]]
     ] = {}
@@ -88,6 +90,7 @@ def sample_posterior(
         samples=tuple(samples),
         graphs=graphs,
         edges=adjacency(graphs).mean(0),
+        hidden=(adjacency(companions) | adjacency(companions).swapaxes(1, 2)).mean(0),
     )
 
 
