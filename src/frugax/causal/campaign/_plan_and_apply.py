@@ -8,22 +8,18 @@ from frugax.budget import ExperimentBudget, check_budget
 from frugax.causal.policy import Policy
 
 from ._campaign import Campaign
-from ._config import CampaignConfig
 from ._plan import CampaignPlan, make_plan
-from ._settings import CampaignSettings
 
-Subject: TypeAlias = CampaignSettings | CampaignConfig | Campaign | Mapping[str, Any]
+Subject: TypeAlias = Campaign | Mapping[str, Any]
 
 
 def plan(subject: Subject, budget: ExperimentBudget) -> CampaignPlan:
     """Plan a campaign: the experiments that a budget pays for, and their expected gain.
 
     Args:
-        subject: the settings of the campaign, in one of these forms: a mapping with the
-            arguments of `Campaign` but the budget, `CampaignSettings`, a
-            `CampaignConfig`, or a `Campaign` without experiments. With the observations
-            of a `Campaign` the plan forecasts how far from the best its recommendation
-            will be.
+        subject: a mapping with the arguments of `Campaign` but the budget, or a
+            `Campaign` without experiments. With the observations of a `Campaign` the
+            plan forecasts how far from the best its recommendation will be.
         budget: limits of the experiments.
 
     Raises:
@@ -104,14 +100,9 @@ def _begin(subject: Subject, budget: ExperimentBudget) -> Campaign:
             )
         settings = dataclasses.replace(subject.settings, budget=budget)
         return Campaign.begin(settings, policy=subject.own_policy)
-    if isinstance(subject, CampaignConfig):
-        subject = subject.campaign
-    if isinstance(subject, CampaignSettings):
-        return Campaign.begin(dataclasses.replace(subject, budget=budget))
     if isinstance(subject, Mapping):
         arguments: dict[str, Any] = {**subject, "budget": budget}
         return Campaign(**arguments)
     raise TypeError(
-        f"got {subject!r:.80}, which is not a mapping of arguments, CampaignSettings, "
-        "a CampaignConfig or a Campaign."
+        f"got {subject!r:.80}, which is not a mapping of arguments or a Campaign."
     )
