@@ -101,7 +101,9 @@ def draw_generated(
 ) -> Tasks:
     """Draw models and samples with `generate_batch`, whose prior differs.
 
-    Trained on one generator only, the network overfits to its peculiarities.
+    Trained for 600 steps on this one alone, with additive functions and knock-outs in
+    it, the network had an F1 lower by .02 to .06 on the other's data, and by .01 on the
+    networks and Fourier features of `generate_batch` itself.
     """
     rng = np.random.default_rng(seed)
     reach = float(rng.uniform(1, 3.5))
