@@ -8,9 +8,7 @@ from frugax.budget import Verdict
 from frugax.causal import Campaign
 from frugax.causal.campaign.regret_forecast import simulate_regret
 from frugax.causal.policy import Outlook
-from frugax.causal.posterior import Domain, Points
-
-DOMAIN = Domain(np.zeros(2), np.ones(2))
+from frugax.causal.posterior import Points
 
 
 def outlook_of(loss, noise, price=1.0):
@@ -35,18 +33,18 @@ def outlook_of(loss, noise, price=1.0):
 
 def test_the_regret_falls_with_the_budget_and_less_with_noise():
     loss = np.random.default_rng(0).standard_normal((40, 6))
-    exact = simulate_regret(outlook_of(loss, 1e-3), DOMAIN, 12.0, np.inf, seed=0)
+    exact = simulate_regret(outlook_of(loss, 1e-3), 12.0, np.inf, seed=0)
     # Before any experiment: the recommendation's mean distance from the best.
     best = int((loss.mean(0) + 0.5 * loss.std(0)).argmin())
     expected = float((loss[:, best] - loss.min(1)).mean())
     assert exact[0].expected == pytest.approx(expected)
     # Twelve exact experiments on six points leave nothing unknown.
     assert exact[-1].expected < 0.01 < exact[1].expected < exact[0].expected
-    noisy = simulate_regret(outlook_of(loss, 3.0), DOMAIN, 12.0, np.inf, seed=0)
+    noisy = simulate_regret(outlook_of(loss, 3.0), 12.0, np.inf, seed=0)
     assert noisy[-1].expected > 0.2
     # A price of six leaves two experiments, and so does a limit of two.
-    dear = simulate_regret(outlook_of(loss, 1e-3, 6.0), DOMAIN, 12.0, np.inf, seed=0)
-    few = simulate_regret(outlook_of(loss, 1e-3), DOMAIN, 12.0, 2, seed=0)
+    dear = simulate_regret(outlook_of(loss, 1e-3, 6.0), 12.0, np.inf, seed=0)
+    few = simulate_regret(outlook_of(loss, 1e-3), 12.0, 2, seed=0)
     assert dear[-1] == few[-1]
     assert dear[1].expected == dear[0].expected  # a quarter pays for none
 

@@ -721,7 +721,6 @@ class Campaign:
         inference = self.infer()
         return simulate_regret(
             self._mark_affordable(inference),
-            inference.domain,
             float(limits.get("cost", limits.get("n", 0))),
             float(limits.get("n", np.inf)),
             seed=self.settings.seed,
