@@ -198,6 +198,12 @@ def test_copies_of_rows_and_columns_are_named():
     # Switches repeat by nature.
     switches = (np.random.default_rng(0).random((300, 3)) < 0.5) * 1.0
     assert oddities(switches) == ""
+    # A design of two levels and three doses, and one answer with a decimal.
+    rng = np.random.default_rng(0)
+    answers = rng.normal(20, 3, 60).round(1)
+    design = np.stack([np.arange(60) % 2, np.arange(60) % 3, answers], axis=1)
+    assert len(np.unique(design, axis=0)) < 60
+    assert oddities(design) == ""
     with warns(UserWarning, "v0"):
         SURROGATE.edge_probabilities(table(np.where([1, 0, 0], 2.0, values)))
 

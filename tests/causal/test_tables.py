@@ -203,6 +203,7 @@ def test_arrays_whose_digits_float32_would_lose_are_refused():
         "\n;;\nx;y;\n1;2;\n",
         '"x";y\n"1";"2"\n',
         "x,y,,\n1,2,,\n",
+        ",x,y\n0,1,2\n",
     ],
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])

@@ -14,6 +14,7 @@ from frugax.causal.campaign import (
     Categorical,
     DoneExperiment,
     FailedExperiment,
+    Integer,
     Logarithmic,
     UnknownColumnError,
     drive,
@@ -446,16 +447,18 @@ TABLE = """date,temp,conc,stir,solvent,batch,yield
 """
 
 
-@pytest.mark.filterwarnings("ignore:.*:UserWarning")  # of columns that are left out
 def test_a_table_alone_begins_a_campaign(tmp_path, monkeypatch):
     monkeypatch.setattr(_at_terminal, "_prompt", _quit)
     (tmp_path / "lab.csv").write_text(TABLE)
     command = ["causal", "run", "lab.csv", "--target", "yield", "--experiments", "3"]
-    done = frugax(*command, "--set", "campaign.minimize=false", cwd=tmp_path)
+    with warns(
+        UserWarning, "date ('2026-11-01' is no number), batch (numbers of rows)"
+    ):
+        done = frugax(*command, "--set", "campaign.minimize=false", cwd=tmp_path)
     assert done.returncode == 130, done.stdout + done.stderr  # nobody answers
     campaign = Campaign.load(tmp_path / "runs" / "lab" / "campaign")
     assert campaign.settings.variables == {
-        "temp": (20, 80),
+        "temp": Integer(20, 80),
         "conc": Logarithmic((1e-9, 1e-3)),
         "stir": Binary(),
         "solvent": Categorical(("water", "ethanol")),
@@ -466,10 +469,9 @@ def test_a_table_alone_begins_a_campaign(tmp_path, monkeypatch):
     assert len(campaign.samples) == 6
     stated = ["--set", "campaign.variables={temp: [10, 90]}"]
     assert "conc: {log_range: [1.0e-09, 0.001]}" in done.stdout
-    with warns(UserWarning, "batch"):
-        narrowed = load_campaign_config(
-            tmp_path / "lab.csv", overrides=[*_overrides(command), stated[1]]
-        )
+    narrowed = load_campaign_config(
+        tmp_path / "lab.csv", overrides=[*_overrides(command), stated[1]]
+    )
     assert narrowed.campaign.variables == {"temp": (10, 90)}
 
 
@@ -487,7 +489,7 @@ def _overrides(command):
         (None, TABLE, "--target"),
         ("Yield", TABLE, "'Yield'"),
         ("y", "x,y\n1,2\n1,3\n", "'y'"),
-        ("y", ",x,y\n0,1,2\n1,2,3\n", "index=False"),
+        ("y", ",x,y\na,1,2\nb,2,3\n", "index=False"),
     ],
 )
 def test_a_table_that_begins_no_campaign_is_refused(tmp_path, target, table, named):

@@ -102,8 +102,8 @@ def run(
             _print_variables(settings)
         if not package.states_direction(config, set):
             minimize = ask_direction(settings.campaign.target, config)
-            change = f"campaign.minimize={str(minimize).lower()}"
-            settings = package.load_campaign_config(config, overrides=(*set, change))
+            goal = dataclasses.replace(settings.campaign, minimize=minimize)
+            settings = dataclasses.replace(settings, campaign=goal)
         # A function that cannot be called is refused before a folder is made for it.
         make_runner = _prepare_runner(settings)
         campaign, folder = _begin(settings, config, runs)

@@ -5,6 +5,7 @@ import pytest
 
 from chain_campaigns import CHAIN, campaign_of
 from frugax import ExperimentBudget, causal
+from frugax.causal.campaign import Integer
 from frugax.causal.campaign.preparation import find_imputed_values
 
 
@@ -65,3 +66,16 @@ def test_only_missing_constants_are_imputed(column, usual):
     intervened[2, 0] = True
     settings = campaign_of(budget=ExperimentBudget(n=2)).settings
     assert find_imputed_values(values, intervened, ("x", "y"), settings) == usual
+
+
+@pytest.mark.parametrize(("size", "may_have_causes"), [(100, True), (1, False)])
+def test_whole_numbers_of_a_wide_range_may_have_causes(size, may_have_causes):
+    # A few values decide a target without noise, and would look like its effect.
+    rows = causal.sample(CHAIN, 60, seed=1)
+    scaled = {"x": rows["x"], "z": np.round(size * rows["z"]), "y": rows["y"]}
+    settable = {"x": (-2.0, 2.0), "z": Integer(-3 * size, 3 * size)}
+    campaign = campaign_of(variables=settable, budget=ExperimentBudget(n=2))
+    campaign.tell_observations(scaled)
+    known = campaign.infer()
+    into_z = known.ensemble.edges[:, known.names.index("z")]
+    assert (into_z.max() > 0) == may_have_causes

@@ -89,18 +89,21 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path, change, units, message):
 def test_a_column_without_numbers_is_left_out_and_named(tmp_path):
     path = tmp_path / "past.csv"
     path.write_text(
-        "date,heat,solvent,stirred,yield,note,purity\n"
-        "2024-01-01,25,water,n/a,1,too hot,\n"
-        "2024-01-02,30,N/A,on,2,,\n"
+        "date,heat,solvent,stirred,yield,note,purity,model\n"
+        "2024-01-01,25,water,n/a,1,too hot,,900\n"
+        "2024-01-02,30,N/A,on,2,,,Integra\n"
     )
     campaign = campaign_of()
-    with warns(UserWarning, "past.csv"):
+    with warns(UserWarning, "'2024-01-01'", "'too hot'", "'Integra'"):
         campaign.tell_csv(path)
     assert campaign.samples is not None
     assert campaign.samples.variables == (
         *("heat", "solvent", "stirred", "yield", "purity"),
     )
     assert campaign.samples["solvent"] == pytest.approx([0, np.nan], nan_ok=True)
+    path.write_text('heat,yield,mass\n25,1,"1,500"\n')
+    with refuses(ValueError, "'1500'", "mass"):
+        campaign.tell_csv(path)
     path.write_text("heat;yield\n25,5;1\n")
     with refuses(ValueError, "'25,5'", "heat"):
         campaign.tell_csv(path)

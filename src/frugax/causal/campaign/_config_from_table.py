@@ -1,8 +1,9 @@
 """Begin a campaign from a table alone: each column becomes a variable that is set.
 
-What a column holds says how it is set: between its least and its greatest value, by
-orders of magnitude where these are far apart, on or off, or to one of its names. Dates,
-notes, constants and the numbers of rows are left out. The result is the text of a
+What a column holds says how it is set: between its least and its greatest value, to
+whole numbers where it has no others, by orders of magnitude where these are far apart,
+on or off, or to one of its names. Dates, notes, constants and the numbers of rows are
+left out. The result is the text of a
 config file, so that all of it can be changed as in one that a person has written.
 """
 
@@ -16,7 +17,12 @@ from typing import Any
 
 import yaml
 
-from frugax.causal.data import is_missing, parse_number, read_csv_columns
+from frugax.causal.data import (
+    counts_rows,
+    is_missing,
+    parse_number,
+    read_csv_columns,
+)
 from frugax.errors import ConfigError
 
 from .past_experiments import SWITCHES
@@ -57,7 +63,7 @@ def config_from_table(
         if name == target:
             continue
         domain = _find_domain([c.strip() for c in cells if not is_missing(c.strip())])
-        if domain is None:  # dates and notes, which whoever reads the rows names
+        if domain is None:  # whoever reads the rows says so
             continue
         if isinstance(domain, str):
             left_out.append(f"{name} ({domain})")
@@ -83,7 +89,7 @@ def config_from_table(
 def _find_domain(cells: Sequence[str]) -> Any:
     """Return how a column is set, as configs say it; or why it is not, as text.
 
-    None is for dates and notes.
+    None is for dates, notes and numbers of rows.
     """
     if not cells:
         return "empty"
@@ -91,19 +97,17 @@ def _find_domain(cells: Sequence[str]) -> Any:
         return "constant"
     if all(cell.lower() in SWITCHES for cell in cells):
         return {"binary": True}
-    numbers = [parse_number(cell) for cell in cells]
-    found = [number for number in numbers if number is not None]
+    if counts_rows(cells):
+        return None
+    found = [x for x in map(parse_number, cells) if x is not None]
     if len(found) == len(cells):
-        if found in ([*range(len(found))], [*range(1, len(found) + 1)]):
-            return "numbers of rows"
         low, high = min(found), max(found)
         if low > 0 and low * _WIDE <= high:
             return {"log_range": [low, high]}
+        if all(number == round(number) for number in found):
+            return {"low": round(low), "high": round(high)}
         return [low, high]
-    if found:
-        first = next(c for c, n in zip(cells, numbers, strict=True) if n is None)
-        return f"{first!r:.40} is no number"
     counts = collections.Counter(cells)
-    if len(counts) > _MOST_LEVELS or min(counts.values()) < 2:
+    if found or len(counts) > _MOST_LEVELS or min(counts.values()) < 2:
         return None
     return {"levels": list(counts)}

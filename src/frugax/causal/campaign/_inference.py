@@ -39,7 +39,7 @@ from .preparation import (
 _BLIND_NOISE_FRAC = 0.3
 # Half-widths of a range within which one experiment repeats another.
 _REPEAT_LENGTH = 0.15
-_MAX_LEVELS = 12  # of a variable, each of which is another experiment
+_MAX_LEVELS = 12  # of a variable with a few values: each is another experiment
 _Predictions: TypeAlias = Float[np.ndarray, "samples points outputs"]
 
 
@@ -56,7 +56,6 @@ class Inference:
     scale: float  # standard deviation of the target
     row_std: float  # that in rows of one experiment
     imputed: dict[str, float]  # values that count in rows that lack them
-    domain: Domain
     mean_range: tuple[float, float]  # possible means of the target
 
 
@@ -245,7 +244,6 @@ def infer(state: CampaignState, table: Samples) -> Inference:
         scale=scale,
         row_std=row_std,
         imputed=imputed,
-        domain=domain,
         mean_range=mean_range,
     )
 
@@ -297,7 +295,9 @@ def _forbid_causes_of_listed(
     listed = [
         names.index(n)
         for n, action in settings.variables.items()
-        if n in names and not isinstance(action, tuple)
+        if n in names
+        and not isinstance(action, tuple | Logarithmic)
+        and len(action.codes) <= _MAX_LEVELS
     ]
     edges = {(u, v) for v in listed for u in range(len(names)) if u != v}
     return sorted(edges - required)

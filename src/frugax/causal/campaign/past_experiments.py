@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from frugax.causal.data import Samples, is_missing, parse_number, read_csv_columns
+from frugax.causal.data import (
+    Samples,
+    counts_rows,
+    is_missing,
+    parse_number,
+    read_csv_columns,
+    suggest_number,
+)
 
 from ._answers import encode_settings
 from ._settings import CampaignSettings
@@ -71,22 +78,18 @@ def read_past_experiments(
         if name in columns:
             raise ValueError(f"{path}: two columns are called {name!r}: rename one.")
         columns[name] = [_read_cell(cell, variables.get(name)) for cell in cells]
-    words = [
-        name
-        for name, cells in columns.items()
-        if name not in settings.named
-        and name != intervened
-        and any(cells)
-        and all(cell is None or parse_number(cell) is None for cell in cells)
-    ]
-    if words:
-        # Dates and notes, which every laboratory's table has.
+    left_out: dict[str, str] = {}
+    for name, cells in columns.items():
+        if name not in settings.named and name != intervened:
+            left_out |= {name: why} if (why := _find_useless(cells)) else {}
+    if left_out:
+        # Dates, notes and numbers of samples, which every laboratory's table has.
+        listed = ", ".join(f"{name} ({why})" for name, why in left_out.items())
         warnings.warn(
-            f"{path}: left out {', '.join(words):.200}: none of its cells is a number, "
-            "and the campaign does not name it.",
+            f"{path}: left out {listed:.300}, as the campaign does not name it.",
             stacklevel=3,
         )
-    columns = {name: cells for name, cells in columns.items() if name not in words}
+    columns = {n: cells for n, cells in columns.items() if n not in left_out}
     for name, unit in units.items():
         if name not in found:
             what = f"there are only the columns {', '.join(columns):.200}."
@@ -115,6 +118,19 @@ def read_past_experiments(
         return Samples(rows.variables, values, mask)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def _find_useless(cells: Sequence[Any]) -> str:
+    """Return why a column that the campaign does not name is not read; "" if it is.
+
+    A number that is not written as one, such as 1,500, is not left out but refused.
+    """
+    if counts_rows(cells):
+        return "numbers of rows"
+    for cell in cells:
+        if parse_number(cell) is None and not suggest_number(cell):
+            return f"{cell!r:.40} is no number"
+    return ""
 
 
 def _read_cell(cell: str, action: Action | None) -> Any:

@@ -7,6 +7,7 @@ from ._checks import complete_rows, describe_oddities, find_wild
 from ._samples import Samples
 from ._tables import (
     FLOAT32_STEPS,
+    counts_rows,
     is_missing,
     parse_number,
     read_csv_columns,
@@ -17,6 +18,7 @@ __all__ = [
     "FLOAT32_STEPS",
     "Samples",
     "complete_rows",
+    "counts_rows",
     "describe_oddities",
     "find_wild",
     "is_missing",

@@ -38,6 +38,9 @@ _MAX_SERIAL, _MAX_STEPS, _MIN_SERIAL = 4.0, 3.0, 10
 # Share of rows with a value that comes up several times as often as all others but one,
 # as both ends may be limits; a switch, or a count of rare events, has few values.
 _MIN_PILE, _PILE_FACTOR, _MIN_VALUES = 0.05, 5, 12
+# Probability of as many equal rows, above which they are luck: with few columns of few
+# values, as in a design, some are equal.
+_LUCK = 1e-3
 # Whole numbers that stand for a missing value in many files: -999, 9999, ...
 _CODE = re.compile(r"-?9{2,}")
 
@@ -268,8 +271,15 @@ def _describe_copies(samples: Samples) -> list[str]:
         terms = [rng.integers(1 << 63, size=code.max() + 1)[code] for code in codes]
         count = lambda sums: num_rows - len(np.unique(sums))
         copies, parts = count(sum(terms)), terms[: len(names)]
+        # Pairs of rows that are equal by luck, if columns know nothing of each other.
+        equal = [np.sum((np.bincount(c) / num_rows) ** 2) for c in codes]
+        by_luck = num_rows * (num_rows - 1) / 2 * np.prod(equal)
+        is_luck = scipy.stats.poisson.sf(copies - 1, by_luck) > _LUCK
         # Rounded values coincide, and then far more would without one of the columns.
-        if copies and np.median([count(sum(terms) - p) for p in parts]) < 2 * copies:
+        if (
+            not is_luck
+            and np.median([count(sum(terms) - p) for p in parts]) < 2 * copies
+        ):
             found.append(
                 f"{copies} of {num_rows} rows repeat another exactly: each counts as "
                 "one more observation, so leave copies out"

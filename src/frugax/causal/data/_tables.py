@@ -384,6 +384,9 @@ def parse_csv_columns(
     while len(names) > 1 and not names[-1] and not "".join(columns[-1]).strip():
         names.pop()
         columns.pop()
+    # The index of pandas, or the row names of R.
+    if len(names) > 1 and not names[0] and counts_rows(columns[0], least=1):
+        names, columns = names[1:], columns[1:]
     # pandas names columns 0, 1, ... that have no name.
     counted = [str(i) for i in range(len(names))]
     are_numbers = all(not is_missing(n) and parse_number(n) is not None for n in names)
@@ -399,6 +402,15 @@ def parse_csv_columns(
             f"{names!r:.200}.{hint}"
         )
     return dict(zip(names, columns, strict=True))
+
+
+def counts_rows(cells: Sequence[str], *, least: int = 5) -> bool:
+    """Return whether at least so many cells are 0, 1, 2 ... or 1, 2, 3 ..."""
+    numbers = [parse_number(cell) for cell in cells]
+    return len(cells) >= least and numbers in (
+        [*range(len(cells))],
+        [*range(1, len(cells) + 1)],
+    )
 
 
 def _find_delimiter(text: str, where: str, given: str | None) -> tuple[str, str]:

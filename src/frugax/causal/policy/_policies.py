@@ -24,7 +24,10 @@ from ._outlook import Outlook
 Policy: TypeAlias = Callable[[Outlook, np.random.Generator], int]
 
 _MAX_REPEATS = 1.5
-# Each third experiment fills space until a quarter of the budget is left.
+# Each third experiment fills space until a quarter of the budget is left. Without, the
+# last regret was 0.10 instead of 0.15 on one half of the golden campaigns (by 0.05 +-
+# 0.04), but on the other 0.33 instead of 0.12: in `interaction 3` two levers that act
+# together alone were never found.
 _FILL_EVERY, _FILL_UNTIL = 3, 3
 _EMPTY = 0.05  # experiments nearby, fewer than which leave a place empty
 _RETEST = 0.1
