@@ -2,6 +2,7 @@
 
 import sys
 
+import jax
 import numpy as np
 import pytest
 
@@ -59,9 +60,10 @@ def of_nnx():
     return Task(lambda key: Nnx(nnx.Rngs(0)), loss, batches, evaluate)
 
 def pair():
-    init = lambda key: ({"w": jnp.zeros((4, 1))}, {"seen": jnp.zeros(())})
+    def init(key):
+        return {"w": jnp.zeros((4, 1))}, {"seen": jnp.zeros(()), "key": key}
     def loss(p, batch, state):
-        new = {"seen": state["seen"] + 1}
+        new = {"seen": state["seen"] + 1, "key": jax.random.split(state["key"])[0]}
         return error(batch["x"] @ p["w"], batch["y"]), {}, new
     return Task(init, loss, batches, lambda p, s: {"loss": s["seen"]})
 
@@ -154,6 +156,7 @@ def test_carried_arrays_are_counted_saved_and_given_to_evaluate(home):
     assert outcome.model.after == {"loss": 6.0}
     (_, state), _ = load_trained(folder.path)
     assert float(state["seen"]) == 6.0
+    assert jax.random.bits(state["key"]) != jax.random.bits(jax.random.key(0))
 
 
 @pytest.mark.parametrize("name", ["iterator", "examples"])

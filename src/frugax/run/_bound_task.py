@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 from jax.tree_util import DictKey, SequenceKey
 
 from frugax import train
@@ -128,17 +129,17 @@ class BoundTask:
         return model
 
     def file_tree(self, state: train.TrainState) -> PyTree:
-        """Return the arrays that go into the model file."""
+        """Return the arrays that go into the model file; random keys as their data."""
         weights = averaged_weights(state.opt_state, state.params)
         if state.carried is None:
             return weights
-        return {"params": weights, "carried": state.carried}
+        return {"params": weights, "carried": jax.tree.map(_to_data, state.carried)}
 
     def with_file_tree(self, state: train.TrainState, tree: PyTree) -> PyTree:
         """Return the whole model with the arrays of a model file."""
         if state.carried is not None:
-            state = state._replace(carried=tree["carried"])
-            tree = tree["params"]
+            carried = jax.tree.map(_from_data, state.carried, tree["carried"])
+            state, tree = state._replace(carried=carried), tree["params"]
         return self.whole(state._replace(params=tree))
 
     def call(self, function: Callable[..., Any], whole: PyTree) -> Any:
@@ -166,6 +167,20 @@ def num_required(function: Callable[..., Any]) -> int:
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
     )
     return sum(p.kind in positional and p.default is p.empty for p in parameters)
+
+
+def _to_data(leaf: jax.Array) -> jax.Array:
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _from_data(like: jax.Array, data: jax.Array) -> jax.Array:
+    if not _is_key(like):
+        return data
+    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(like))
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
 
 
 def _is_variables(initial: PyTree) -> bool:

@@ -333,8 +333,9 @@ def _read_loss(out: Any, reserved: tuple[str, ...]) -> dict[str, Any]:
         }
     if not (is_dict and all(map(is_scalar_mean, metrics.values()))):
         raise TypeError(
-            "the metrics that loss returns must be a dict of scalars, got "
-            f"{_describe_types(metrics)}."
+            'loss returns metrics as a dict of scalars, such as (loss, {"accuracy": x}), '
+            f"got {_describe_types(metrics)}: take the mean of an array, or leave it "
+            "out."
         )
     for name in reserved:
         if name in metrics:
