@@ -9,7 +9,10 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax import lax
+from jax.experimental import io_callback
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import frugax as fx
@@ -215,12 +218,25 @@ def test_a_mesh_of_other_devices_becomes_one_of_the_target(gpu_compiler, tmp_pat
 
 
 def test_operations_that_the_compiler_lacks_are_one_line(gpu_compiler, tmp_path):
-    def calls_back(x):
-        return jax.pure_callback(lambda x: x, f32(8), x)
-
-    with refuses(CompilerRefusedError, "h100") as caught:
-        Target("h100").compile(jax.jit(calls_back), f32(8), cache=tmp_path)
+    unknown = jax.jit(jax.ffi.ffi_call("unknown_library", f32(8)))
+    with refuses(CompilerRefusedError, "h100", "unknown_library") as caught:
+        Target("h100").compile(unknown, f32(8), cache=tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["h100", "h100x2"])
+def test_programs_that_call_back_to_python_are_compiled(gpu_compiler, tmp_path, name):
+    def step(x):
+        jax.debug.print("{}", x.sum(), ordered=name == "h100")
+        io_callback(print, None, x)
+        y = lax.scan(lambda c, _: (jax.pure_callback(np.sin, c, c), None), x, length=3)
+        return y[0] @ x
+
+    target = Target(name)
+    rows = NamedSharding(target.mesh(), P("data"))
+    answer = ask(target, jax.jit(step), f32(64, 64, sharding=rows), cache=tmp_path)
+    assert answer.as_text().count('custom_call_target="xla_ffi_python_gpu_') == 3
+    assert "Python" in measure.step_time(answer, target).problem
 
 
 def attend(p, v, w):

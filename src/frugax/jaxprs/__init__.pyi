@@ -58,6 +58,7 @@ from ._jax_internals import (
     jaxpr_as_fun as jaxpr_as_fun,
     jaxprs_in_params as jaxprs_in_params,
     keep_clients as keep_clients,
+    lower_for_absent as lower_for_absent,
     names_axes as names_axes,
     new_source_info as new_source_info,
     remove_dead_code as remove_dead_code,

@@ -11,6 +11,8 @@ from typing import Any
 import jax
 from jax._src import (  # noqa: PLC2701 - `grad` looks up `vjp`; see `keep_clients`
     api as jax_api,
+    callback,
+    debugging,
     sharding_impls,
     traceback_util,
     xla_bridge,
@@ -24,6 +26,7 @@ from jax._src.core import (  # noqa: PLC2701 - no public names tell the trace
     trace_ctx,
     trace_state_clean,
 )
+from jax._src.interpreters import mlir  # noqa: PLC2701 - see `lower_for_absent`
 from jax._src.interpreters.batching import BatchTrace, BatchTracer  # noqa: PLC2701
 from jax._src.interpreters.partial_eval import DynamicJaxprTrace  # noqa: PLC2701
 from jax.extend import linear_util
@@ -65,6 +68,7 @@ __all__ = [
     "jaxpr_as_fun",
     "jaxprs_in_params",
     "keep_clients",
+    "lower_for_absent",
     "names_axes",
     "new_source_info",
     "remove_dead_code",
@@ -408,6 +412,67 @@ def varying_axes(kind: Any) -> frozenset[str]:
     """The mesh axes along which values of a type differ, inside of `shard_map`."""
     axes = getattr(kind, "manual_axis_type", None)
     return frozenset(axes.varying) if axes is not None else frozenset()
+
+
+# Operations that call back to Python, with the functions that lower them.
+_CALLS_PYTHON = {
+    debugging.debug_callback_p: debugging.debug_callback_lowering,
+    debugging.debug_print_p: debugging.debug_print_lowering_rule,
+    callback.io_callback_p: callback.io_callback_lowering,
+    callback.pure_callback_p: callback.pure_callback_lowering,
+}
+
+
+def lower_for_absent(traced: Any, platform: str) -> jax.stages.Lowered:
+    """Lower a traced function for devices that this process does not have.
+
+    The program is the one that such a device runs. Where it calls back to Python JAX
+    registers the function with the device's runtime, which is not here: the call stays
+    in the program, with its arguments and results, and nothing is registered.
+
+    Args:
+        traced: the result of a jitted function's `trace`, with shapes on the devices.
+        platform: as JAX names it, such as `"cuda"`.
+    """
+    calls: list[Any] = []
+
+    def without_runtime(lower: Callable[..., Any]) -> Callable[..., Any]:
+        def rule(ctx: Any, *operands: Any, **params: Any) -> Any:
+            module = _ModuleWithoutRuntime(ctx.module_context, calls)
+            apart = ctx.replace(module_context=module)
+            results = lower(apart, *operands, **params)
+            ctx.tokens_out = apart.tokens_out
+            return results
+
+        return rule
+
+    rules: Any = tuple((p, without_runtime(f)) for p, f in _CALLS_PYTHON.items())
+    return traced.lower(
+        lowering_platforms=(platform,),
+        _private_parameters=mlir.LoweringParameters(override_lowering_rules=rules),
+    )
+
+
+class _ModuleWithoutRuntime:
+    """JAX's context of a module that is lowered, with a runtime that does nothing."""
+
+    def __init__(self, module: Any, calls: list[Any]) -> None:
+        vars(self).update(_module=module, host_callbacks=calls)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._module, name, value)
+
+    def get_backend(self, **_: Any) -> Any:
+        return self
+
+    def add_host_callback(self, call: Any) -> None:
+        self.host_callbacks.append(call)
+
+    def make_python_callback_from_host_send_and_recv(self, *_: Any) -> None:
+        """Of TPUs, which exchange messages with the host."""
 
 
 def remove_dead_code(

@@ -301,6 +301,8 @@ class _Reader:
             inner = self._module.computation(instruction.called[0])
             for each in inner:
                 self._count(inner, each, counts)
+        elif opcode in ("send", "recv"):  # TPUs call back to Python by messages
+            counts.problem = _CALLS_BACK
         elif opcode in ("triangular-solve", "cholesky", "infeed", "outfeed", "while"):
             counts.problem = f"the time of {opcode} is not known"
         else:
@@ -332,8 +334,13 @@ class _Reader:
         elif target.startswith("__cudnn$conv"):
             flops = _convolution_flops(instruction, operands, target)
             counts.add_product("convolution", flops, operands)
+        elif target.startswith("xla_ffi_python_"):
+            counts.problem = _CALLS_BACK
         else:
             counts.problem = f"the work of the custom call {target} is not known"
+
+
+_CALLS_BACK = "it calls back to Python, whose time is not known"
 
 
 @dataclasses.dataclass(slots=True)

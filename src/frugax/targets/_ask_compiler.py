@@ -120,8 +120,6 @@ def explain(error: Exception, target: str) -> str:
     text = " ".join(str(error).split())
     if "custom call" in text.lower() or "FFI handler" in text:
         what = "the program calls a library that this compiler lacks"
-    elif "Unknown backend" in text:
-        what = "the program calls back to Python (jax.debug, io_callback)"
     else:
         what = "the compiler refuses the program"
     # The dump of an operation and the stack would fill the terminal.

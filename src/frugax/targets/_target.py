@@ -17,10 +17,11 @@ import numpy as np
 from jax.core import Tracer
 
 from frugax.budget import MemoryBudget, MemoryShare
-from frugax.errors import CompilerRefusedError, ConfigError
+from frugax.errors import ConfigError
+from frugax.jaxprs import lower_for_absent
 
 from ._answer_cache import COUNTS, AnswerCache, CompiledAnswer, read_answer
-from ._ask_compiler import compile_robustly, explain, run_patiently, translate
+from ._ask_compiler import compile_robustly, run_patiently, translate
 from ._compilers import compiler_options, load_compiler
 from ._device_facts import DeviceFacts, known_devices
 from ._measured_rates import measured_rates
@@ -316,10 +317,7 @@ class Target:
         version = load_compiler(self.platform)
         options = compiler_options(self.platform) | options
         platform = {"gpu": "cuda"}.get(self.platform, self.platform)
-        try:
-            lowered = traced.lower(lowering_platforms=(platform,))
-        except RuntimeError as e:
-            raise CompilerRefusedError(explain(e, self.name)) from e
+        lowered = lower_for_absent(traced, platform)
         facts = [
             hashlib.sha256(lowered.as_text().encode()).hexdigest(),
             self._description(),

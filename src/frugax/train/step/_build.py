@@ -333,7 +333,7 @@ def _read_loss(out: Any, reserved: tuple[str, ...]) -> dict[str, Any]:
         }
     if not (is_dict and all(map(is_scalar_mean, metrics.values()))):
         raise TypeError(
-            'loss returns metrics as a dict of scalars, such as (loss, {"accuracy": x}), '
+            'loss returns metrics as a dict of scalars, as in (loss, {"accuracy": x}), '
             f"got {_describe_types(metrics)}: take the mean of an array, or leave it "
             "out."
         )
