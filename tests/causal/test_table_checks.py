@@ -199,8 +199,7 @@ def test_copies_of_rows_and_columns_are_named():
     switches = (np.random.default_rng(0).random((300, 3)) < 0.5) * 1.0
     assert oddities(switches) == ""
     # A design of two levels and three doses, and one answer with a decimal.
-    rng = np.random.default_rng(0)
-    answers = rng.normal(20, 3, 60).round(1)
+    answers = np.random.default_rng(1).normal(20, 3, 60).round(1)
     design = np.stack([np.arange(60) % 2, np.arange(60) % 3, answers], axis=1)
     assert len(np.unique(design, axis=0)) < 60
     assert oddities(design) == ""

@@ -437,13 +437,13 @@ def test_experiments_of_the_past_come_from_a_table(config, tmp_path):
         load_campaign_config(config)
 
 
-TABLE = """date,temp,conc,stir,solvent,batch,yield
-2026-11-01,20,1e-9,yes,water,1,3.1
-2026-11-02,35,1e-7,no,ethanol,2,4.7
-2026-11-03,50,1e-5,yes,water,3,6.2
-2026-11-04,62,1e-4,no,ethanol,4,7.1
-2026-11-05,80,1e-3,yes,water,5,8.4
-2026-11-06,41,1e-6,no,ethanol,6,5.3
+TABLE = """date,temp,conc,stir,solvent,salt,lab_id,batch,yield
+2026-11-01,20,1e-9,yes,water,none,7,1,3.1
+2026-11-02,35,1e-7,no,ethanol,NaCl,7,2,4.7
+2026-11-03,50,1e-5,yes,water,none,9,3,6.2
+2026-11-04,62,1e-4,no,ethanol,none,9,4,7.1
+2026-11-05,80,1e-3,yes,water,none,7,5,8.4
+2026-11-06,41,1e-6,no,ethanol,NaCl,9,6,5.3
 """
 
 
@@ -457,21 +457,24 @@ def test_a_table_alone_begins_a_campaign(tmp_path, monkeypatch):
         done = frugax(*command, "--set", "campaign.minimize=false", cwd=tmp_path)
     assert done.returncode == 130, done.stdout + done.stderr  # nobody answers
     campaign = Campaign.load(tmp_path / "runs" / "lab" / "campaign")
+    assert campaign.samples is not None
     assert campaign.settings.variables == {
         "temp": Integer(20, 80),
         "conc": Logarithmic((1e-9, 1e-3)),
         "stir": Binary(),
         "solvent": Categorical(("water", "ethanol")),
+        "salt": Categorical(("none", "NaCl")),
     }
+    assert campaign.samples["salt"].tolist() == [0, 1, 0, 0, 0, 1]
     assert campaign.settings.budget == ExperimentBudget(n=3)
     assert not campaign.settings.minimize
-    assert campaign.samples is not None
     assert len(campaign.samples) == 6
     stated = ["--set", "campaign.variables={temp: [10, 90]}"]
     assert "conc: {log_range: [1.0e-09, 0.001]}" in done.stdout
-    narrowed = load_campaign_config(
-        tmp_path / "lab.csv", overrides=[*_overrides(command), stated[1]]
-    )
+    with warns(UserWarning, "lab_id"):
+        narrowed = load_campaign_config(
+            tmp_path / "lab.csv", overrides=[*_overrides(command), stated[1]]
+        )
     assert narrowed.campaign.variables == {"temp": (10, 90)}
 
 

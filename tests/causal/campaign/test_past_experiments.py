@@ -124,3 +124,21 @@ def test_a_past_experiment_whose_setting_is_lost_gives_no_nan():
         campaign.tell_observations(Samples(("heat", "yield"), values, mask))
     best = campaign.recommend()
     assert np.isfinite([best.expected, best.low, best.high]).all()
+
+
+@pytest.mark.parametrize("levels", [("none", "salt"), ("1", "2", "4")])
+def test_levels_may_look_like_numbers_or_missing_values(tmp_path, levels):
+    path = tmp_path / "past.csv"
+    cells = [*levels, levels[0]]
+    path.write_text("kind,yield\n" + "".join(f"{cell},{len(cell)}\n" for cell in cells))
+    campaign = Campaign(
+        variables={"kind": Categorical(levels)},
+        target="yield",
+        budget=ExperimentBudget(n=3),
+    )
+    campaign.tell_csv(path)
+    assert campaign.samples is not None
+    assert campaign.samples["kind"].tolist() == [*range(len(levels)), 0]
+    beyond = Samples.observed(("kind", "yield"), [[len(levels), 1.0]])
+    with refuses(ValueError, "row 0", "'kind'"):
+        campaign.tell_observations(beyond)

@@ -38,9 +38,7 @@ class UnknownColumnError(ValueError):
 def encode_settings(data: Any, variables: Mapping[str, Action]) -> Any:
     """Replace the names of levels in the columns of a table by their codes."""
     if isinstance(data, Samples):
-        # Nothing to replace, but codes without a level would be no value.
-        given = {*data.variables} & {*variables}
-        encode_settings({n: data[n] for n in sorted(given)}, variables)
+        _check_codes(data, variables)
         return data
     columns: Any = data if isinstance(data, Mapping) else getattr(data, "columns", ())
     named = [
@@ -65,6 +63,19 @@ def encode_settings(data: Any, variables: Mapping[str, Action]) -> Any:
             except ValueError as error:
                 raise ValueError(f"row {row}: {error}") from None
     return table
+
+
+def _check_codes(samples: Samples, variables: Mapping[str, Action]) -> None:
+    """Refuse codes without a level."""
+    for name, action in variables.items():
+        if name in samples.variables and isinstance(action, Categorical | Binary):
+            column = samples[name]
+            bad = np.isfinite(column) & ~np.isin(column, action.codes)
+            if len(rows := np.flatnonzero(bad)):
+                raise ValueError(
+                    f"row {rows[0]}: {name!r} is {column[rows[0]]:g}, but in a table "
+                    f"of numbers it must be one of its codes, {action.codes.tolist()}."
+                )
 
 
 def check_positive(rows: Samples, variables: Mapping[str, Action]) -> None:

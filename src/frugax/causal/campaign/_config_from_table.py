@@ -8,6 +8,7 @@ config file, so that all of it can be changed as in one that a person has writte
 """
 
 import collections
+import math
 import os
 import re
 import warnings
@@ -30,6 +31,7 @@ from .past_experiments import SWITCHES
 # A positive column is set by orders of magnitude if it spans as much.
 _WIDE = 1000
 _MOST_LEVELS = 12
+_IDENTIFIER = re.compile(r"(.*[\W_])?id", re.IGNORECASE)
 
 
 def config_from_table(
@@ -62,7 +64,7 @@ def config_from_table(
     for name, cells in columns.items():
         if name == target:
             continue
-        domain = _find_domain([c.strip() for c in cells if not is_missing(c.strip())])
+        domain = "an identifier" if _IDENTIFIER.fullmatch(name) else _find_domain(cells)
         if domain is None:  # whoever reads the rows says so
             continue
         if isinstance(domain, str):
@@ -91,6 +93,12 @@ def _find_domain(cells: Sequence[str]) -> Any:
 
     None is for dates, notes and numbers of rows.
     """
+    known = [cell.strip() for cell in cells if not is_missing(cell)]
+    if any(parse_number(cell) is None for cell in known):
+        # Among names "none" is one more: no airbags, no additive.
+        is_none = lambda cell: cell.strip().lower() == "none"
+        known = [c.strip() for c in cells if not is_missing(c) or is_none(c)]
+    cells = known
     if not cells:
         return "empty"
     if len(set(cells)) == 1:
@@ -99,7 +107,8 @@ def _find_domain(cells: Sequence[str]) -> Any:
         return {"binary": True}
     if counts_rows(cells):
         return None
-    found = [x for x in map(parse_number, cells) if x is not None]
+    numbers = map(parse_number, cells)
+    found = [x for x in numbers if x is not None and not math.isnan(x)]
     if len(found) == len(cells):
         low, high = min(found), max(found)
         if low > 0 and low * _WIDE <= high:

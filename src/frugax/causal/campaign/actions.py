@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 from jaxtyping import Bool, Float
 
-from frugax.causal.data import parse_number
+from frugax.causal.data import is_missing, parse_number
 
 # More are not looked through one by one.
 _MAX_LISTED = 1000
@@ -298,7 +298,10 @@ def to_code(name: str, value: Any, action: Action) -> float:
                 f"{name!r} must be one of {', '.join(action.levels):.200}, got "
                 f"{value!r:.80}."
             )
-        if any(parse_number(level) is not None for level in action.levels):
+        if any(
+            parse_number(level) is not None and not is_missing(level)
+            for level in action.levels
+        ):
             # The code 1 stands for the second level, which may be called "2".
             raise ValueError(
                 f"{name!r} has levels that look like numbers, got {value!r:.80}: give "
