@@ -5,13 +5,13 @@ formats. The modules `framing`, `packing` and `blocks` define the file format. G
 docs/watch.md.
 """
 
+from ._changes import Appended, Change, LostRange, Rewound
 from ._export import ExportResult, export
 from ._follower import Follower
 from ._journal import Journal
 from ._lock_state import is_held
 from ._merge import MergedRow, merge, process_journals
 from ._reader import Records, read
-from ._scanner import Appended, Change, LostRange, Rewound
 from ._text import TEXT_COLUMN, decode_text
 from ._validation import (
     MAX_COLUMNS,

@@ -30,8 +30,8 @@ import numpy as np
 from frugax import fileio
 from frugax.errors import OutputError
 
+from ._changes import LostRange
 from ._reader import Records, read
-from ._scanner import LostRange
 from ._text import TEXT_COLUMN, decode_text
 from .packing import Column, is_ml_dtype
 

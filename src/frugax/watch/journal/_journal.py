@@ -16,8 +16,9 @@ import numpy as np
 from frugax import fileio
 from frugax.errors import OutputError
 
+from ._changes import NOT_CLOSED, LostRange, Rewound
+from ._follower import Follower
 from ._open_block import Columns, OpenBlock, record_bytes
-from ._scanner import NOT_CLOSED, LostRange, Rewound, Scanner, open_journal
 from ._validation import as_step, as_steps, check_name, check_names
 from .blocks import encode_mark
 from .framing import encode_header
@@ -130,16 +131,13 @@ class Journal:
         """
         target = Path(path)
         streams: dict[str, OpenBlock] = {}
-        lost: list[LostRange] = []
-        with open_journal(target) as reader, contextlib.ExitStack() as opened:
+        follower = Follower(target)
+        with contextlib.ExitStack() as opened:
             # Locked before it is read: blocks that another writer appends meanwhile
             # would look like an unfinished end, and be cut off.
             file = opened.enter_context(_open_locked(target))
-            size = os.fstat(reader.fileno()).st_size
-            scanner = Scanner(target, reader)
-            for change in scanner.scan_all(reader, size):
+            for change in follower.poll_all():
                 if isinstance(change, LostRange):
-                    lost.append(change)
                     continue
                 name = change.stream
                 stream = streams.setdefault(name, OpenBlock(name))
@@ -148,32 +146,27 @@ class Journal:
                 else:
                     stream.last_step = int(change.steps[-1])
                     stream.learn_kinds(change.columns)
-            if damage := scanner.check_tail(reader, size):
+            end = follower.offset
+            lost = [*follower.lost]
+            if damage := follower.check_tail():
                 lost.append(damage)
-            elif not scanner.closed:
-                lost.append(LostRange(scanner.end, 0, None, NOT_CLOSED))
-            tail = file.seek(0, os.SEEK_END) - scanner.end
+            elif not follower.closed:
+                lost.append(LostRange(end, 0, None, NOT_CLOSED))
+            tail = file.seek(0, os.SEEK_END) - end
             if tail:
                 try:
-                    file.truncate(scanner.end)
+                    file.truncate(end)
                 except OSError as e:
                     raise OutputError(fileio.write_error_reason(target, e)) from e
             opened.pop_all()  # nothing failed: the file stays open
-        for name, count in scanner.counts.items():
+        for name, count in follower.counts.items():
             streams.setdefault(name, OpenBlock(name)).before = count
-        journal = cls(
-            target,
-            file,
-            scanner.meta,
-            tuple(lost),
-            salt=scanner.salt,
-            written=scanner.written,
-            streams=streams,
-        )
-        if tail or not scanner.closed:
-            journal._write_mark(
-                {"kind": "dropped", "first": scanner.written, "bytes": tail}
-            )
+        first = follower.written
+        about: dict[str, Any] = {"salt": follower.salt, "written": first}
+        meta = follower.meta
+        journal = cls(target, file, meta, tuple(lost), streams=streams, **about)
+        if tail or not follower.closed:
+            journal._write_mark({"kind": "dropped", "first": first, "bytes": tail})
             journal._sync()
         return journal
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ._changes import Appended
 from ._follower import Follower
-from ._scanner import Appended
 
 # Of one journal at a time; a block of 64 records is read whole.
 _READ_BYTES = 2**14
@@ -62,20 +62,13 @@ def merge(
 def _rows(
     path: str | os.PathLike[str], number: int, stream: str
 ) -> Iterator[MergedRow]:
-    follower, reached = Follower(path), -1
-    # Not as long as changes come: a mark that the journal was closed gives none.
-    while follower.offset > reached:
-        reached = follower.offset
-        for change in follower.poll(_READ_BYTES):
-            if not isinstance(change, Appended) or change.stream != stream:
-                continue
-            places = {
-                name: (np.flatnonzero(column.present).tolist(), column.values)
-                for name, column in change.columns.items()
-            }
-            rows: list[dict[str, Any]] = [{} for _ in change.steps]
-            for name, (present, values) in places.items():
-                for at, value in zip(present, values, strict=True):
-                    rows[at][name] = value
-            for step, values in zip(change.steps.tolist(), rows, strict=True):
-                yield MergedRow(step, number, values)
+    for change in Follower(path).poll_all(_READ_BYTES):
+        if not isinstance(change, Appended) or change.stream != stream:
+            continue
+        rows: list[dict[str, Any]] = [{} for _ in change.steps]
+        for name, column in change.columns.items():
+            present = np.flatnonzero(column.present).tolist()
+            for at, value in zip(present, column.values, strict=True):
+                rows[at][name] = value
+        for step, values in zip(change.steps.tolist(), rows, strict=True):
+            yield MergedRow(step, number, values)

@@ -10,15 +10,9 @@ from jaxtyping import Int64, Shaped
 
 from frugax.errors import CorruptFileError
 
+from ._changes import NOT_CLOSED, Appended, LostRange, Rewound
+from ._follower import Follower
 from ._lock_state import is_held
-from ._scanner import (
-    NOT_CLOSED,
-    Appended,
-    LostRange,
-    Rewound,
-    Scanner,
-    open_journal,
-)
 from .packing import Column
 
 
@@ -172,22 +166,20 @@ def read(
         IsADirectoryError: `path` is a folder.
         UnsupportedFileError: a newer version wrote the file.
     """
-    with open_journal(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        scanner = Scanner(path, file)
-        blocks: dict[str, list[Appended]] = {}
-        lost: list[LostRange] = []
-        for change in scanner.scan_all(file, size):
-            if isinstance(change, LostRange):
-                lost.append(change)
-            elif streams is not None and change.stream not in streams:
-                continue
-            elif isinstance(change, Rewound):
-                _drop_after(blocks[change.stream], change.step)
-            else:
-                blocks.setdefault(change.stream, []).append(change)
-        if tail := scanner.check_tail(file, size):
-            lost.append(tail)
+    follower = Follower(path)
+    blocks: dict[str, list[Appended]] = {}
+    for change in follower.poll_all():
+        if isinstance(change, LostRange):
+            continue
+        if streams is not None and change.stream not in streams:
+            continue
+        if isinstance(change, Rewound):
+            _drop_after(blocks[change.stream], change.step)
+        else:
+            blocks.setdefault(change.stream, []).append(change)
+    lost = [*follower.lost]
+    if tail := follower.check_tail():
+        lost.append(tail)
     if strict and lost:
         worst = lost[0]
         raise CorruptFileError(
@@ -196,10 +188,10 @@ def read(
             "records."
         )
     # Bytes after the closing mark mean that a later writer went on and did not finish.
-    closed = scanner.closed and not tail
+    closed = follower.closed and not tail
     if not closed and not tail and is_held(path) is False:
         # Records in the memory of a process that was killed leave no trace in the file.
-        lost.append(LostRange(scanner.end, 0, None, NOT_CLOSED))
+        lost.append(LostRange(follower.offset, 0, None, NOT_CLOSED))
     if strict and not closed:
         raise CorruptFileError(
             f"{os.fspath(path)}: the end is missing: its run still goes on, or died. "
@@ -207,15 +199,15 @@ def read(
         )
     build = lambda name, **more: Records(
         blocks.get(name, []),
-        scanner.meta,
+        follower.meta,
         tuple(lost),
         closed=closed,
-        missing=scanner.missing.get(name, 0),
+        missing=follower.missing.get(name, 0),
         **more,
     )
     others = {
         name: build(name)
-        for name in scanner.counts
+        for name in follower.counts
         if name and (streams is None or name in streams)
     }
     return build("", streams=others)
