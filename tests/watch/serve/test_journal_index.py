@@ -102,19 +102,6 @@ def test_a_short_stretch_of_a_long_curve_is_exact(tmp_path):
     assert len(coarse[0]["0"]["x"]) < 10
 
 
-def test_values_that_are_not_finite_are_null(tmp_path):
-    path = tmp_path / "journal"
-    with Journal.create(path, {}) as journal:
-        for i, value in enumerate([1.0, np.nan, np.inf, -2.5, np.nan]):
-            journal.write(i, {"loss": value})
-    runs = collection_of(path)
-    (told,) = runs.curves([("", "loss")])
-    assert told["0"]["y"] == [1.0, None, None, -2.5, None]
-    details = runs.details(0)
-    assert details["streams"][""]["latest"]["loss"] is None
-    assert details["extremes"]["loss"] == [-2.5, 1.0]
-
-
 def test_rows_come_newest_first_and_in_pages(folder):
     index = index_of(folder / "journal")
     newest = index.rows("episode_summary", before=None, count=2)

