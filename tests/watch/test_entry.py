@@ -76,12 +76,6 @@ for line in {[*wrong.values()]}:
         assert named in line
 
 
-def test_iterating_over_records_gives_their_names(tmp_path):
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        journal.write(0, {"loss": 1.0, "norm": 2.0})
-    assert list(watch.read(tmp_path / "a")) == ["loss", "norm"]
-
-
 def test_large_numbers_are_printed_in_wider_cells(capsys):
     watch.drawing.log_grid_to_console([[100, -7], [3, 12345]], show_numbers=True)
     assert capsys.readouterr().out.splitlines()[:2] == ["  100    -7", "    3 12345"]

@@ -39,29 +39,35 @@ def plain(text):
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
-def test_a_terminal_without_colour_prints_the_values(capfd):
-    log_grid_to_console(np.array([[1, 2, -1], [3, 0, 9]]), title="Debug Grid")
-    lines = capfd.readouterr().out.splitlines()
-    assert lines == ["Debug Grid", "1 2 ·", "3 0 9", "2 × 3, 1 masked"]
+@pytest.mark.parametrize(
+    ("grid", "title", "lines"),
+    [
+        (
+            [[1, 2, -1], [3, 0, 9]],
+            "Grid",
+            ["Grid", "1 2 ·", "3 0 9", "2 × 3, 1 masked"],
+        ),
+        ([[0.0, 0.5, 1.0, np.nan]], "", ["  = @ ·", "1 × 4, 0 to 1, 1 masked"]),
+        # A title can neither style nor steer the terminal.
+        ([[1]], "[red]x[/red]\x1b[2J\r\x07", ["[red]x[/red] [2J  ", "1", "1 × 1"]),
+    ],
+)
+def test_a_terminal_without_colour_prints_values_and_shades(capfd, grid, title, lines):
+    log_grid_to_console(np.array(grid), title=title)
+    assert capfd.readouterr().out.splitlines() == lines
 
 
-def test_no_color_is_respected(monkeypatch, capfd):
-    monkeypatch.setenv("NO_COLOR", "1")
-    out = Console(force_terminal=True, width=40)
-    log_grid_to_console([[1, 2]], console=out)
-    text = capfd.readouterr().out
-    assert "1 2" in text
-    assert "48;2" not in text
-    assert "▀" not in text
-
-
-def test_in_colour_each_cell_has_its_background():
+def test_in_colour_each_cell_has_its_background_unless_no_color_is_set(monkeypatch):
     out = console()
     log_grid_to_console([[2, 8]], console=out)
     assert re.findall(r"48;2;(\d+;\d+;\d+)", written(out)) == [
         "255;65;54",
         "127;219;255",
     ]
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain_out = Console(force_terminal=True, width=40, file=io.StringIO())
+    log_grid_to_console([[2, 8]], console=plain_out)
+    assert plain_out.file.getvalue().splitlines()[0] == "2 8"
 
 
 def test_a_wide_grid_is_half_blocks_of_two_rows_each():
@@ -90,19 +96,6 @@ def test_a_terminal_without_unicode_gets_letters_it_has():
     assert "1 ." in written(blind)
     assert "▀" not in written(out)
     assert "?" not in written(out).split("50")[0]
-
-
-def test_a_title_can_neither_style_nor_steer_the_terminal(capfd):
-    log_grid_to_console([[1]], title="[red]x[/red]\x1b[2J\r\x07")
-    text = capfd.readouterr().out
-    assert "[red]x[/red]" in text
-    assert "\x1b" not in text
-    assert "\x07" not in text
-
-
-def test_measured_numbers_have_shades_without_colour(capfd):
-    log_grid_to_console([[0.0, 0.5, 1.0, np.nan]])
-    assert capfd.readouterr().out.splitlines() == ["  = @ ·", "1 × 4, 0 to 1, 1 masked"]
 
 
 def step(number, **values):
