@@ -8,7 +8,6 @@ import zlib
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-import pytest
 import zstandard
 from hypothesis import given, settings, strategies as st
 
@@ -65,25 +64,20 @@ def test_every_record_comes_back(tmp_path_factory, given, gap):
     assert set(back.names) == {name for record in given for name in record}
 
 
-@pytest.mark.parametrize(
-    ("value", "dtype"),
-    [
-        (3, np.int64),
-        (True, np.int64),
-        (np.uint8(3), np.int64),
-        (0.1, np.float64),
-        (np.float32(0.1), np.float32),
-        (np.float16(0.1), np.float32),
-        (ml_dtypes.bfloat16(0.1), np.float32),
-        (jnp.float32(0.1), np.float32),
-    ],
-)
-def test_numbers_keep_their_exact_value(tmp_path, value, dtype):
+def test_numbers_keep_their_exact_value(tmp_path):
+    values = {
+        np.int64: (3, True, np.uint8(3)),
+        np.float64: (0.1,),
+        np.float32: (np.float32(0.1), np.float16(0.1), ml_dtypes.bfloat16(0.1)),
+    }
+    given = [(value, dtype) for dtype, some in values.items() for value in some]
+    given.append((jnp.float32(0.1), np.float32))
     with watch.Journal.create(tmp_path / "a", {}) as journal:
-        journal.write(0, {"x": np.asarray(value)})
-    x = watch.read(tmp_path / "a")["x"]
-    assert x.dtype == dtype
-    assert float(x[0]) == float(value)
+        journal.write(0, {str(i): value for i, (value, _) in enumerate(given)})
+    back = watch.read(tmp_path / "a")
+    for i, (value, dtype) in enumerate(given):
+        assert back[str(i)].dtype == dtype
+        assert float(back[str(i)][0]) == float(value)
 
 
 def test_a_value_that_is_not_a_number_is_refused_by_name(tmp_path):
@@ -130,21 +124,6 @@ def test_a_lost_rewind_mark_does_not_bring_back_void_records(tmp_path):
     assert [(x.offset, x.size_bytes) for x in back.lost] == [(start, end - start)]
     assert list(back.steps) == list(range(72))
     assert back["n"][-1] == -1
-
-
-def test_damage_in_the_middle_loses_one_block_and_is_counted(tmp_path):
-    path = tmp_path / "a"
-    written(path)
-    data = bytearray(path.read_bytes())
-    second = data.find(MARK, data.find(MARK) + 1)
-    data[second + 60] ^= 8
-    path.write_bytes(data)
-    back = watch.read(path)
-    assert list(back.steps) == [*range(64), *range(128, 200)]
-    assert [(x.offset, x.records) for x in back.lost] == [(second, 64)]
-    assert back.closed
-    with refuses(CorruptFileError, second):
-        watch.read(path, strict=True)
 
 
 def test_an_unfinished_end_is_cut_off_and_stays_declared(tmp_path):

@@ -227,8 +227,10 @@ def test_a_lost_block_is_counted_for_its_stream(tmp_path):
     path.write_bytes(data)
     back = watch.read(path)
     assert (back.missing, back.streams["grid"].missing) == (0, 64)
-    assert [lost.records for lost in back.lost] == [64]
-    assert len(back) == 192
+    assert [(lost.offset, lost.records) for lost in back.lost] == [(second, 64)]
+    assert (len(back), back.closed) == (192, True)
+    with refuses(CorruptFileError, second):
+        watch.read(path, strict=True)
     np.testing.assert_array_equal(
         back.streams["grid"]["grid"], frames(192)[[*range(64), *range(128, 192)]]
     )

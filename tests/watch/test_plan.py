@@ -41,28 +41,26 @@ def planned_costs(budget, steps, *, drain=1e-9, **seconds):
     return choose_rates(draft)
 
 
-def rates(plan):
-    return {one.kind: one.every for one in plan.records}
-
-
-def test_summaries_are_paid_first_then_numbers_then_frames():
-    given = {"summaries": 2.0, "numbers": 5.0, "frames": 1.0}
-    plan = planned_costs(OverheadBudget("1%"), 10_000, **given)
-    # 7 of 10 are spent; the frame may have half of the other 3.
-    assert rates(plan) == {"summaries": 1, "numbers": 1, "frames": 1}
-
-
-def test_what_does_not_fit_gets_a_rate_or_is_left_out():
-    budget = OverheadBudget("1%")
-    plan = planned_costs(budget, 10_000, numbers=2.0, frames=398.0)
-    # The frames may have half of the remaining 8.
-    assert rates(plan) == {"numbers": 1, "frames": 100}
-    short = planned_costs(budget, 50, numbers=2.0, frames=398.0)
-    assert rates(short) == {"numbers": 1, "frames": 0}
-    assert short.left_out == ("f",)
-    # 12 do not fit and may have 5; the frames 3, in calls that make numbers.
-    slow = planned_costs(budget, 10_000, numbers=12.0, frames=10.0)
-    assert rates(slow) == {"numbers": 3, "frames": 6}
+@pytest.mark.parametrize(
+    ("steps", "seconds", "every", "left_out"),
+    [
+        # Summaries first, then numbers: 7 of 10 are spent, and the frame may have half
+        # of the other 3.
+        (10_000, (2.0, 5.0, 1.0), (1, 1, 1), ()),
+        # The frames may have half of the remaining 8, if the run is long enough.
+        (10_000, (0.0, 2.0, 398.0), (1, 1, 100), ()),
+        (50, (0.0, 2.0, 398.0), (1, 1, 0), ("f",)),
+        # 12 do not fit and may have 5; the frames 3, in calls that make numbers.
+        (10_000, (0.0, 12.0, 10.0), (1, 3, 6), ()),
+    ],
+)
+def test_the_budget_pays_for_summaries_then_numbers_then_frames(
+    steps, seconds, every, left_out
+):
+    costs = dict(zip(KINDS, seconds, strict=True))
+    plan = planned_costs(OverheadBudget("1%"), steps, **costs)
+    assert tuple(one.every for one in plan.records) == every
+    assert plan.left_out == left_out
 
 
 def test_summaries_that_do_not_fit_are_infeasible():
@@ -205,20 +203,18 @@ def test_planning_runs_no_callback_and_keeps_donated_arguments():
     assert not called
 
 
-@pytest.mark.parametrize("given", [{"seconds": 0}, {"chunk_s": -1.0}])
-def test_a_time_that_is_not_positive_is_refused(given):
-    budget, args = OverheadBudget("1%"), {"example_args": (X,), "steps": 9}
-    with refuses(ValueError, *given):
-        watch.plan(fn, budget, **args, **given)
-
-
 def test_wrong_arguments_are_refused():
     plan = plan_of()
     with pytest.raises(TypeError):
         watch.apply(3, plan)  # pyrefly: ignore[bad-argument-type]
     with pytest.raises(TypeError):
         watch.apply(fn, "plan")  # pyrefly: ignore[bad-argument-type]
-    with refuses(ValueError, "steps", 0):
-        planned(0.5, steps=0)
-    with refuses(TypeError, "steps", 2.5):
-        planned(0.5, steps=2.5)
+    for error, wrong in (
+        (ValueError, {"seconds": 0}),
+        (ValueError, {"chunk_s": -1.0}),
+        (ValueError, {"steps": 0}),
+        (TypeError, {"steps": 2.5}),
+    ):
+        given: Any = {"example_args": (X,), "steps": 9, **wrong}
+        with refuses(error, *wrong, *wrong.values()):
+            watch.plan(fn, OverheadBudget("1%"), **given)

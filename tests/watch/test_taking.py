@@ -61,9 +61,13 @@ def test_rounds_of_a_loop_become_steps_of_their_own(journal):
         h = np.arange(4.0) + 10 * i
         some = MaskedValues(np.stack([h, h], 1), present)
         watcher.ingest(i, Given(probes, {"h": h, "some": some}, axes))
+    for i, length in ((3, 2), (4, 3)):  # steps of a shorter loop go on after it
+        h = {"h": np.arange(float(length))}
+        watcher.ingest(i, Given(probes, h, axes))
     back = finished(watcher, journal).streams
-    assert back["h"]["h"].tolist() == [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23]
-    assert back["h"].steps.tolist() == list(range(12))
+    rounds = [*range(4), *range(10, 14), *range(20, 24), 0, 1, 0, 1, 2]
+    assert back["h"]["h"].tolist() == rounds
+    assert back["h"].steps.tolist() == list(range(17))
     assert back["some"]["some"][:, 0].tolist() == [0, 3, 10, 13, 20, 23]
 
 
@@ -316,16 +320,6 @@ def test_a_callback_that_finds_no_room_loses_its_record_and_counts_it(journal):
     assert rows[:, 0].tolist() == [0, 1, 2]
 
 
-def test_steps_of_a_shorter_loop_continue_after_the_longer_one(journal):
-    watcher = taking(journal)
-    for i, length in enumerate([4, 2, 3]):
-        h = {"h": np.arange(float(length))}
-        watcher.ingest(i, Given({"h": probe("h")}, h, {"h": ("steps",)}))
-    back = finished(watcher, journal).streams["h"]
-    assert back["h"].tolist() == [0, 1, 2, 3, 0, 1, 0, 1, 2]
-    assert back.steps.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8]
-
-
 def test_late_records_are_kept_without_blocking_the_caller(journal):
     watcher = taking(journal)
     for i in (0, 2, 1, 3):
@@ -459,6 +453,7 @@ def test_distributions_norms_and_images_are_reduced_in_the_program(tmp_path):
 
     def fn(x):
         watch.histogram("h", {"a": x[:3], "b": x[3:]}, bins=4)
+        watch.histogram("whole range", jnp.array([-3e38, 0.0, 1.0, 3e38]), bins=2)
         watch.norms("g", {"w": jnp.array([3.0, 4.0]), "b": jnp.float16(12.0)})
         watch.image("grey", jnp.array([[0.0, 0.5], [1.0, 2.0]]))
         watch.image("mask", x[:4].reshape(2, 2) > 0.5)
@@ -468,16 +463,11 @@ def test_distributions_norms_and_images_are_reduced_in_the_program(tmp_path):
     h = back.streams["h"]
     assert h["counts"][0].tolist() == [1, 2, 0, 1]
     assert (h["low"][0], h["high"][0], h["not_finite"][0]) == (0.0, 4.0, 2)
+    whole = back.streams["whole range"]
+    assert (whole["counts"][0].tolist(), whole["not_finite"][0]) == ([1, 3], 0)
     assert [back[f"g/{n}"][0] for n in ("all", "w", "b")] == [13.0, 5.0, 12.0]
     assert back.streams["grey"]["grey"][0].tolist() == [[0, 128], [255, 255]]
     assert back.streams["mask"]["mask"][0].tolist() == [[0, 255], [255, 255]]
-
-
-def test_a_distribution_of_the_whole_range_of_floats_is_even(tmp_path):
-    values = jnp.array([-3e38, 0.0, 1.0, 3e38])
-    back = recorded(tmp_path, lambda x: watch.histogram("h", x, bins=2) or x, values)
-    assert back.streams["h"]["counts"][0].tolist() == [1, 3]
-    assert back.streams["h"]["not_finite"][0] == 0
 
 
 def test_leaves_of_one_name_have_norms_of_their_own(tmp_path):
@@ -510,6 +500,7 @@ def test_numbers_narrower_than_a_byte_are_kept(tmp_path, dtype):
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("scale", [1e25, 1e-25, 2.0**120, 1.0])
 def test_norms_of_any_finite_size_are_finite_and_exact(tmp_path, scale, dtype):
+    largest = float(jnp.finfo(jnp.float32).max)
     tree = {
         "a": jnp.array([[3.0], [4.0]]).astype(dtype) * scale,
         "b": jnp.zeros(3, dtype),
@@ -519,6 +510,9 @@ def test_norms_of_any_finite_size_are_finite_and_exact(tmp_path, scale, dtype):
 
     def fn(tree):
         watch.norms("g", tree)
+        large = jnp.full(9, largest)
+        watch.norms("most", {"large": large, "inf": large.at[0].set(jnp.inf)})
+        watch.norms("one", large.at[0].set(jnp.nan))
         return tree
 
     back = recorded(tmp_path, fn, tree, calls=1)
@@ -528,19 +522,8 @@ def test_norms_of_any_finite_size_are_finite_and_exact(tmp_path, scale, dtype):
     assert back["g/all"][0] == pytest.approx(
         np.hypot(np.linalg.norm(wide), 128.0), rel=1e-6
     )
-
-
-def test_norms_of_the_largest_floats_stay_finite_and_others_do_not(tmp_path):
-    largest = float(jnp.finfo(jnp.float32).max)
-
-    def fn(x):
-        watch.norms("g", {"large": x, "inf": x.at[0].set(jnp.inf)})
-        watch.norms("one", x.at[0].set(jnp.nan))
-        return x
-
-    back = recorded(tmp_path, fn, jnp.full(9, largest), calls=1)
-    assert back["g/large"][0] == np.float32(largest)
-    assert back["g/inf"][0] == back["g/all"][0] == np.inf
+    assert back["most/large"][0] == np.float32(largest)
+    assert back["most/inf"][0] == back["most/all"][0] == np.inf
     assert np.isnan(back["one/all"][0])
 
 
@@ -608,33 +591,27 @@ def test_an_alert_names_the_step_of_the_number(tmp_path):
     ]
 
 
-def test_programs_of_a_resumed_run_count_on_from_where_it_was_rewound_to(tmp_path):
-    for checkpoint in (None, 1):
+@pytest.mark.parametrize("checkpoint", [None, 1])
+def test_programs_of_a_resumed_run_count_on_from_where_it_was_rewound_to(
+    tmp_path, checkpoint
+):
+    for resumes in (False, True):
         with watch.run(tmp_path / "run", level="full", resume=True) as run:
-            if checkpoint is not None:
+            if resumes and checkpoint is not None:
                 run.journal.rewind(checkpoint)
             train = run.jit(lambda x: watch.record("train", x) or x + 1)
             check = run.jit(lambda x: watch.record("check", x) or x + 1)
-            for i in range(5):
+            last = run.journal.last_step
+            first = 0 if last is None else last + 1
+            for i in range(first, first + 5):
                 train(jnp.float32(i))
+                run.record(i, {"half": i / 2})
             check(jnp.float32(9))
     back = watch.read(tmp_path / "run" / "journal", strict=True)
-    assert back.steps_with("train").tolist() == [0, 1, 2, 3, 4, 5, 6]
-    assert back.steps_with("check").tolist() == [0, 2]
-
-
-def test_a_resumed_run_counts_its_programs_on_from_the_last_step(tmp_path):
-    for first in (0, 4):
-        with watch.run(tmp_path / "run", level="full", resume=True) as run:
-            step = run.jit(lambda x: watch.record("x", x) or x + 1)
-            x = jnp.asarray(float(first))
-            for i in range(first, first + 4):
-                x = step(x)
-                run.record(i, {"half": i / 2})
-    back = watch.read(tmp_path / "run" / "journal", strict=True)
-    assert back.steps.tolist() == list(range(8))
-    assert back["x"].tolist() == list(range(8))
-    assert back["half"].tolist() == [i / 2 for i in range(8)]
+    steps = [*range(10)] if checkpoint is None else [*range(7)]
+    assert back.steps.tolist() == back["train"].tolist() == steps
+    assert back["half"].tolist() == [i / 2 for i in steps]
+    assert back.steps_with("check").tolist() == [0, steps[-5]]
 
 
 def test_a_metric_that_cannot_be_read_leaves_a_run_closed_with_a_receipt(tmp_path):
