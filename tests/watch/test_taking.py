@@ -15,6 +15,7 @@ from fault_injection import at_once, full_disk
 from frugax import OverheadBudget, watch
 from frugax.errors import OutputError
 from frugax.watch._entries import StepMetrics
+from frugax.watch._event import event_numbers
 from frugax.watch._series import MetricSeries
 from frugax.watch.probes import MaskedValues, PackedRecords
 from refusals import refuses
@@ -388,6 +389,33 @@ def test_lanes_whose_loop_never_ran_have_no_value(tmp_path):
     assert back["count"][0].tolist() == [0, 3, 5]
 
 
+@pytest.mark.parametrize("compiled_by", [watch.jit, jax.jit])
+def test_lanes_without_a_record_count_neither_for_means_nor_for_alerts(
+    tmp_path, compiled_by
+):
+    def episode(length):
+        watch.record("return", 10 / length.astype(float), when=length > 0)
+        return count_down(length) if compiled_by is watch.jit else length
+
+    sink, alerts = Listener(), watch.Alerts({"return": (None, 4.0)})
+    with (
+        watch.Journal.create(tmp_path / "a", {}) as journal,
+        taking(journal, sinks=[sink], alerts=alerts),
+    ):
+        compiled_by(jax.vmap(episode))(jnp.array([0, 4, 5]))
+        jax.effects_barrier()
+    numbers = {k: v for e in sink.got for k, v in event_numbers(e).items()}
+    assert [numbers[f"return/{end}"] for end in ("mean", "min", "max")] == [
+        2.25,
+        2.0,
+        2.5,
+    ]
+    assert alerts.messages == []
+    back = watch.read(tmp_path / "a").streams["return"]
+    assert back["present"].tolist() == [[False, True, True]]
+    assert back["return"][0, 1:].tolist() == [2.5, 2.0]
+
+
 def test_a_scan_inside_a_while_loop_leaves_the_rounds_of_its_last_run(tmp_path):
     def fn(n):
         def add(x, _):
@@ -402,6 +430,23 @@ def test_a_scan_inside_a_while_loop_leaves_the_rounds_of_its_last_run(tmp_path):
 
     back = recorded(tmp_path, fn, jnp.int32(2), calls=2).streams["s"]
     assert back["s"].tolist() == [4.0, 5.0, 6.0] * 2
+
+
+@pytest.mark.parametrize("axis", range(2))
+def test_arrays_on_explicit_axes_are_reduced(tmp_path, axis):
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
+    spec = jax.sharding.PartitionSpec(*[None] * axis, "d")
+    x = jnp.arange(8.0).reshape(2, 4)
+    x = jax.device_put(x, jax.sharding.NamedSharding(mesh, spec))
+
+    def fn(x):
+        watch.histogram("h", {"x": x, "y": jnp.ones(4)}, bins=2)
+        watch.norms("n", {"x": x})
+        return x
+
+    back = recorded(tmp_path, fn, x, calls=1)
+    assert back.streams["h"]["counts"].tolist() == [[8, 4]]
+    assert back["n/all"][0] == pytest.approx(np.sqrt(140))
 
 
 def test_a_scan_on_several_devices_is_a_curve_for_each(tmp_path):

@@ -42,7 +42,7 @@ def probe(name: str, kind: Any = "scalar", example: Any = 1.0, handler: Any = No
 
 def event(kind: Any, stream: str, step: int, values: Any) -> Event:
     """An event; numbers become arrays of shape ()."""
-    return Event(kind, stream, step, {k: np.asarray(v) for k, v in values.items()})
+    return Event(kind, stream, step, {k: np.asanyarray(v) for k, v in values.items()})
 
 
 class _Given:

@@ -63,22 +63,21 @@ class Alerts:
         for name, column in columns.items():
             if column.dtype.kind not in "biuf":
                 continue
-            step_of = lambda bad: steps[bad.reshape(len(bad), -1).any(1).argmax()]
-            is_finite = np.isfinite(column)
-            if not is_finite.all():
-                step = step_of(~is_finite)
+            values, is_there = np.asarray(column), ~np.ma.getmaskarray(column)
+            if (bad := is_there & ~np.isfinite(values)).any():
+                step = _first_step(steps, bad)
                 self._add(name, "finite", f"{name} is not finite at step {step}")
-            if name not in self._bounds:
-                continue
-            low, high = self._bounds[name]
-            if (column < low).any():
-                worst = np.nanmin(column)
-                told = f"{name} is {worst:.6g} < {low:g} at step"
-                self._add(name, "low", f"{told} {step_of(column == worst)}")
-            if (column > high).any():
-                worst = np.nanmax(column)
-                told = f"{name} is {worst:.6g} > {high:g} at step"
-                self._add(name, "high", f"{told} {step_of(column == worst)}")
+            low, high = self._bounds.get(name, (-math.inf, math.inf))
+            if (bad := is_there & (values < low)).any():
+                worst = values[bad].min()
+                step = _first_step(steps, bad & (values == worst))
+                told = f"{name} is {worst:.6g} < {low:g} at step {step}"
+                self._add(name, "low", told)
+            if (bad := is_there & (values > high)).any():
+                worst = values[bad].max()
+                step = _first_step(steps, bad & (values == worst))
+                told = f"{name} is {worst:.6g} > {high:g} at step {step}"
+                self._add(name, "high", told)
 
     def _add(self, name: str, kind: str, message: str) -> None:
         with self._lock:
@@ -92,3 +91,8 @@ class Alerts:
         if self._path is not None:
             with contextlib.suppress(OSError), self._path.open("a") as file:
                 file.write(message + "\n")
+
+
+def _first_step(steps: np.ndarray, bad: np.ndarray) -> int:
+    """Return the step of the first row in which something is true."""
+    return int(steps[bad.reshape(len(bad), -1).any(1).argmax()])

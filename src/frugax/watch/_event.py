@@ -35,7 +35,8 @@ class Event:
         stream: the stream that it belongs to; `""` for the training steps.
         step: the step, increasing within a stream.
         values: the values by name. The sink owns these copies, so that they keep no
-            memory of the device alive.
+            memory of the device alive. Where lanes of a `vmap` have no record they are
+            masked arrays of NumPy.
     """
 
     kind: Kind
@@ -98,7 +99,7 @@ def event_numbers(event: Event) -> dict[str, float]:
     if event.kind == "frame":
         return numbers
     for name, value in event.values.items():
-        if not _is_real(value) or not value.size:
+        if not _is_real(value) or not np.ma.count(value):
             continue
         key = tag(event.stream, name)
         if value.size == 1:

@@ -188,7 +188,7 @@ def _to_columns(values: Any) -> dict[str, np.ndarray]:
 
 
 def _is_finite(value: Any) -> bool:
-    array = np.asarray(value)
+    array = np.ma.asarray(value).compressed()  # lanes without a record are masked
     # NumPy does not know bfloat16 and its relatives as floats.
     if array.dtype.kind not in "biu":
         array = array.astype(np.float64)

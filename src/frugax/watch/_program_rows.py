@@ -97,10 +97,6 @@ def _select_recorded(
     is_count = result.mark_kind == "count"
     is_hidden = mask is not None or (is_count and bool(loops) and not mark.ndim)
     columns = result.columns(name, with_mark=not is_hidden)
-    if is_count and mark.ndim:
-        # Lanes whose loop never ran have no value: zeros would look like one.
-        for field in columns.keys() - {result.mark_label(name)}:
-            columns[field] = _blank_missing(columns[field], mark > 0)
     if not loops:
         return columns, False
     columns = {field: _steps_first(column, axes) for field, column in columns.items()}
@@ -134,11 +130,3 @@ def _split_devices(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         for device in range(column.shape[1]):
             split[f"{field}/{device}"] = column[:, device]
     return split
-
-
-def _blank_missing(array: np.ndarray, present: np.ndarray) -> np.ndarray:
-    """Replace the values of absent lanes by NaN; integers become float64."""
-    if array.dtype.kind in "biu":
-        array = array.astype(np.float64)
-    wide = present.reshape(*present.shape, *[1] * (array.ndim - present.ndim))
-    return np.where(wide, array, np.array(np.nan, array.dtype))

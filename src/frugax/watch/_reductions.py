@@ -1,10 +1,14 @@
 """`histogram`, `norms` and `image`: record large arrays reduced inside the program."""
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from frugax.jaxprs import has_explicit_axes
 
 from .probes import frame, record
 
@@ -35,10 +39,13 @@ def histogram(name: str, value: Any, *, bins: int = 64, when: Any = None) -> Non
     for leaf in leaves:
         if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
             raise TypeError(f"histogram {name!r} needs real numbers, got {leaf.dtype}.")
-    flat = jnp.concatenate([_widen(leaf).ravel() for leaf in leaves])
-    finite = jnp.isfinite(flat)
-    low = jnp.min(flat, where=finite, initial=jnp.inf)
-    high = jnp.max(flat, where=finite, initial=-jnp.inf)
+    leaves = [_widen(leaf) for leaf in leaves if leaf.size]
+    finite = [jnp.isfinite(leaf) for leaf in leaves]
+    pairs = list(zip(leaves, finite, strict=True))
+    ends = [jnp.min(x, where=known, initial=jnp.inf) for x, known in pairs]
+    low = functools.reduce(jnp.minimum, ends)
+    ends = [jnp.max(x, where=known, initial=-jnp.inf) for x, known in pairs]
+    high = functools.reduce(jnp.maximum, ends)
     is_empty = low > high
     low, high = jnp.where(is_empty, 0.0, low), jnp.where(is_empty, 0.0, high)
     # One place for all values alike: a width of zero would divide by zero.
@@ -46,11 +53,16 @@ def histogram(name: str, value: Any, *, bins: int = 64, when: Any = None) -> Non
     scale = _power_below(jnp.maximum(-low, high))
     first, width = low / scale, high / scale - low / scale
     width = jnp.where(width > 0, width, 1.0)
-    place = jnp.clip((flat / scale - first) / width * bins, 0, bins - 1)
-    place = place.astype(jnp.int32)
-    # Values that are not finite go one beyond the last bin, which is dropped.
-    place = jnp.where(finite, place, bins)
-    counts = jnp.zeros(bins + 1, jnp.int32).at[place].add(1)
+    counts = jnp.zeros(bins + 1, jnp.int32)
+    for leaf, known in pairs:
+        place = jnp.clip((leaf / scale - first) / width * bins, 0, bins - 1)
+        # Values that are not finite go one beyond the last bin, which is dropped.
+        place = jnp.where(known, place.astype(jnp.int32), bins)
+        options: dict[str, Any] = {}
+        if has_explicit_axes(aval := jax.typeof(leaf)):
+            # JAX asks where the sum over the devices shall be: on each of them.
+            options["out_sharding"] = NamedSharding(aval.sharding.mesh, PartitionSpec())
+        counts = counts.at[place].add(1, **options)
     frame(
         name,
         {"counts": counts[:bins], "low": low, "high": high, "not_finite": counts[bins]},
@@ -102,7 +114,7 @@ def norms(name: str, tree: Any, *, when: Any = None) -> None:
 
 def _euclidean_norms(leaves: list[Any]) -> list[Any]:
     """Return the norm of each array; exact scaling where squares leave their range."""
-    wide = [jnp.abs(_widen(x)).ravel() for x in leaves]
+    wide = [jnp.abs(_widen(x)) for x in leaves]
     squares = [jnp.sum(x**2) for x in wide]
     # The squares of 1e25 overflow float32, and those of 1e-25 vanish: 2**80 on either
     # side of 1 leaves room for the sum.

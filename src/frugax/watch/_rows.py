@@ -48,7 +48,7 @@ class Rows:
         values: Mapping[str, Any],
     ) -> "Rows":
         """Make a batch of one row."""
-        columns = {name: np.asarray(value)[None] for name, value in values.items()}
+        columns = {name: np.asanyarray(value)[None] for name, value in values.items()}
         return cls(kind, stream, np.array([step], np.int64), columns)
 
     @classmethod
@@ -104,7 +104,8 @@ class Rows:
                 kind,
                 self.stream,
                 int(step),
-                {name: np.array(column[i]) for name, column in self.columns.items()},
+                # Masked arrays stay so: some of their values do not exist.
+                {name: np.array(c[i], subok=True) for name, c in self.columns.items()},
             )
             for i, step in enumerate(self.steps)
         ]

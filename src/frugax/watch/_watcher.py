@@ -263,6 +263,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         *,
         may_be_thinned: bool,
     ) -> None:
+        self._notice_rewind()
         names = {*metrics}
         if step == self._last_recorded:
             if repeated := self._last_names & names:
@@ -278,7 +279,8 @@ class Watcher(AbstractContextManager["Watcher"]):
                 raise ValueError(
                     f"step {step} comes after step {previous}, and steps must not go "
                     "back: threads that count for themselves need runs of their own, "
-                    "and a run from a checkpoint needs Journal.rewind."
+                    "and a run from a checkpoint needs Watcher.collect, then "
+                    "Journal.rewind."
                 )
         if not series.has_checked_names:
             check_names(names)
@@ -592,6 +594,15 @@ class Watcher(AbstractContextManager["Watcher"]):
         """Count the records that are in no file, in the journal's memory as well."""
         unwritten = {} if self._journal is None else self._journal.unwritten
         return self.pending + sum(unwritten.values())
+
+    def _notice_rewind(self) -> None:
+        """Go on from where the caller has rewound the journal to, if so."""
+        if self._journal is None or self._writer.last_step is None:
+            return
+        last = self._journal.last_step
+        if last is None or last < self._writer.last_step:
+            self._last_recorded = self._writer.last_step = last
+            self._last_names = set()
 
     def _previous_step(self) -> int | None:
         """Return the step that the step of the next `record` must exceed."""

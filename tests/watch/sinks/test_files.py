@@ -29,7 +29,8 @@ def test_a_line_holds_the_whole_record(tmp_path):
     path = tmp_path / "deep" / "run.jsonl"
     sink = JsonLines(path)
     assert isinstance(sink, Sink)
-    odd = np.array([np.nan, np.inf, -np.inf, 1.0])  # numbers that JSON lacks
+    odd = np.ma.array([np.nan, np.inf, -np.inf, 1.0, 5.0])  # numbers that JSON lacks
+    odd[4] = np.ma.masked  # of a lane without a record
     events = [
         event("scalar", "", 3, {"loss": np.float32(0.5), "n": np.int64(2**60)}),
         event("summary", "é\n", 4, {"ok": True, "h": ml_dtypes.bfloat16(2)}),
@@ -43,7 +44,7 @@ def test_a_line_holds_the_whole_record(tmp_path):
         {"loss": 0.5, "n": 2**60},
         {"ok": True, "h": 2.0},
         {"grid": [[1, 2], [3, 0]]},
-        {"x": ["NaN", "Infinity", "-Infinity", 1.0], "y": "NaN"},
+        {"x": ["NaN", "Infinity", "-Infinity", 1.0, None], "y": "NaN"},
     ]
     assert lines(path) == [
         {"kind": e.kind, "stream": e.stream, "step": e.step, "values": value}

@@ -121,7 +121,8 @@ def make_picture(
         array: `(rows, columns)`; one axis is a single row. More axes are lanes, of
             which the first four are shown side by side, unless the dtype is `uint8`
             with three or four channels last.
-        mask: the known cells; of the shape of `array`, or of its rows and columns.
+        mask: the known cells; of the shape of `array`, or of its rows and columns. By
+            default those that `array` itself masks are not known.
         name: the name for error messages.
 
     Raises:
@@ -129,6 +130,8 @@ def make_picture(
         ValueError: `array` is empty, or the mask has another shape.
     """
     values = _to_numbers(array, name)
+    if mask is None and isinstance(array, np.ma.MaskedArray):
+        mask = ~np.ma.getmaskarray(array)
     if not values.size:
         raise ValueError(f"{name} must not be empty, got shape {values.shape}.")
     if values.ndim < 2:

@@ -85,6 +85,8 @@ class ProbeResult:
     def columns(self, name: str, *, with_mark: bool = True) -> dict[str, np.ndarray]:
         """Return its arrays on the host by the names of its fields.
 
+        With the mark, arrays of lanes of which some have no record are masked.
+
         Args:
             name: the name of the record, which is that of a single value.
             with_mark: whether an array that says which values are present, or the
@@ -93,12 +95,34 @@ class ProbeResult:
         found = dict(zip(self.labels(name), map(np.asarray, self.values), strict=True))
         is_count = self.mark_kind == "count"
         if with_mark and self.mark is not None and (is_count or self.mark.ndim):
-            found[self.mark_label(name)] = np.asarray(self.mark)
+            mark = np.asarray(self.mark)
+            if mark.ndim:
+                found = {
+                    field: _mask_missing(column, mark > 0, is_blank=is_count)
+                    for field, column in found.items()
+                }
+            found[self.mark_label(name)] = mark
         return found
 
     def blank(self) -> "ProbeResult":
         """Return zeros that are marked as missing, for a part that does not run."""
         return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self)
+
+
+def _mask_missing(
+    array: np.ndarray, present: np.ndarray, *, is_blank: bool
+) -> np.ndarray:
+    """Mask the values of absent lanes, where nothing was recorded.
+
+    Those of a loop that never ran are zeros, and become NaN for readers who do not
+    look at the mask; whole numbers become float64.
+    """
+    wide = present.reshape(*present.shape, *[1] * (array.ndim - present.ndim))
+    if is_blank:
+        if array.dtype.kind in "biu":
+            array = array.astype(np.float64)
+        array = np.where(wide, array, np.array(np.nan, array.dtype))
+    return np.ma.array(array, mask=np.broadcast_to(~wide, array.shape))
 
 
 def to_value(result: ProbeResult) -> Any:

@@ -20,8 +20,9 @@ class JsonLines:
 
     A line is `{"kind": ..., "stream": ..., "step": ..., "values": {...}}`. Numbers that
     JSON lacks are the texts `"NaN"`, `"Infinity"` and `"-Infinity"`; arrays are nested
-    lists. Lines are complete: a line that could not be written is removed, and a line
-    that another process left unfinished is ended before the first new one.
+    lists, with null where a lane has no record. Lines are complete: a line that could
+    not be written is removed, and a line that another process left unfinished is ended
+    before the first new one.
 
     Attributes:
         name: the name in the receipt.
@@ -103,7 +104,7 @@ def _encode_line(event: Event) -> bytes:
 def _to_json(value: np.ndarray) -> Any:
     if value.dtype.kind == "V":  # bfloat16 or float8, whose items are bytes to NumPy
         value = value.astype(np.float32)
-    if value.dtype.kind == "f" and not np.isfinite(value).all():
+    if value.dtype.kind == "f" and not np.isfinite(np.asarray(value)).all():
         return _name_nonfinite(value.tolist())
     return value.tolist()
 
@@ -111,6 +112,8 @@ def _to_json(value: np.ndarray) -> Any:
 def _name_nonfinite(value: Any) -> Any:
     if isinstance(value, list):
         return [_name_nonfinite(v) for v in value]
+    if value is None:
+        return value
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
