@@ -10,6 +10,7 @@ import pytest
 
 from forked import python
 from frugax import OverheadBudget, watch
+from frugax.capture import LostUpdateWarning
 from refusals import warns
 
 
@@ -51,6 +52,20 @@ def test_a_watched_function_whose_records_may_reach_nobody_warns_once():
         [jax.grad(own)(jnp.ones(n)) for n in (3, 4)]
     assert len(said) == 1
     watch.collect(own)(jnp.ones(3))  # a warning would be an error
+
+
+def test_changes_of_an_nnx_module_that_are_dropped_are_named():
+    nnx = pytest.importorskip("flax.nnx")
+    net = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+
+    @watch.jit
+    def step(net, x):
+        watch.record("size", x.sum())
+        net.kernel[...] -= 1.0
+        return net(x)
+
+    with warns(LostUpdateWarning, "'net'", "step"):
+        step(net, jnp.ones((2, 4)))
 
 
 def test_arguments_of_a_wrong_type_are_named():

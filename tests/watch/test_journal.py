@@ -4,6 +4,7 @@ import errno
 import struct
 import tracemalloc
 import zlib
+from typing import Any
 
 import jax.numpy as jnp
 import ml_dtypes
@@ -70,7 +71,9 @@ def test_numbers_keep_their_exact_value(tmp_path):
         np.float64: (0.1,),
         np.float32: (np.float32(0.1), np.float16(0.1), ml_dtypes.bfloat16(0.1)),
     }
-    given = [(value, dtype) for dtype, some in values.items() for value in some]
+    given: list[tuple[Any, Any]] = [
+        (value, dtype) for dtype, some in values.items() for value in some
+    ]
     given.append((jnp.float32(0.1), np.float32))
     with watch.Journal.create(tmp_path / "a", {}) as journal:
         journal.write(0, {str(i): value for i, (value, _) in enumerate(given)})

@@ -23,6 +23,8 @@ from frugax.budget import (
     read_memory_budget,
 )
 from frugax.jaxprs import (
+    LostUpdateWarning,
+    call_noting_changes,
     close_over,
     hide_frames,
     hides_frames_below,
@@ -65,10 +67,6 @@ hide_frames(str(Path(jaxprs.__file__).parent))
 
 class UnplannedWarning(UserWarning):
     """A jitted function runs without a plan, or above its budget; names the cause."""
-
-
-class LostUpdateWarning(UserWarning):
-    """A jitted function changes a module of flax nnx, which `jax.jit` does not see."""
 
 
 class _OtherSignatureError(Exception):
@@ -433,21 +431,15 @@ class PlannedFunction:
             self._watched.is_new = True
         if not self._needs_gradient:
             return self._fun(*args, **kwargs)
-        names = [*(self._signature.parameters if self._signature else ())]
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        modules = {n: x for n, x in given.items() if _is_of_nnx(x)}
-        before = {n: jax.tree.leaves(x) for n, x in modules.items()}
-        result = self._fun(*args, **kwargs)
-        for name, module in modules.items():
-            after = jax.tree.leaves(module)
-            if [*map(id, after)] != [*map(id, before[name])]:
-                what = f"{self.record.name} ({self.record.place})"
-                warn_at_call_site(
-                    f"{what} changes its argument {name!r}, and jax.jit drops the "
-                    "change. To train it, keep @nnx.jit, within frugax.planned "
-                    "or under frugax exec, or return the state (nnx.split).",
-                    LostUpdateWarning,
-                )
+        result, changed = call_noting_changes(self._fun, args, kwargs)
+        for name in changed:
+            what = f"{self.record.name} ({self.record.place})"
+            warn_at_call_site(
+                f"{what} changes its argument {name!r}, and jax.jit drops the "
+                "change. To train it, keep @nnx.jit, within frugax.planned "
+                "or under frugax exec, or return the state (nnx.split).",
+                LostUpdateWarning,
+            )
         return result
 
     @property
@@ -542,12 +534,6 @@ class PlannedFunction:
 def _open_ledger() -> CompileLedger:
     """The ledger of all functions, which is not closed again."""
     return CompileLedger().__enter__()
-
-
-def _is_of_nnx(x: Any) -> bool:
-    """Whether `x` is a module, an optimizer or random numbers of flax nnx."""
-    # Asked by name: flax may not be installed.
-    return any(c.__module__ == "flax.nnx.pytreelib" for c in type(x).__mro__)
 
 
 def _is_jit_disabled() -> bool:

@@ -74,7 +74,11 @@ from ._jax_internals import (
 from ._liveness import (
     live_bytes as live_bytes,
 )
-from ._nnx_objects import changes_weights as changes_weights
+from ._nnx_objects import (
+    LostUpdateWarning as LostUpdateWarning,
+    call_noting_changes as call_noting_changes,
+    changes_weights as changes_weights,
+)
 from ._retyped_program import (
     OutsideOfShardMap as OutsideOfShardMap,
     RetypedProgram as RetypedProgram,

@@ -8,8 +8,9 @@ its variables become arguments, and what the loss changed becomes one more resul
 
 import dataclasses
 import functools
+import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -104,6 +105,40 @@ def changes_weights(changed: Any) -> bool:
     """Whether a function that changed these variables is a step, and not a loss."""
     nnx: Any = sys.modules["flax.nnx"]
     return any(isinstance(v, nnx.Param) for _, v in nnx.to_flat_state(changed))
+
+
+class LostUpdateWarning(UserWarning):
+    """A jitted function changes a module of flax nnx, which `jax.jit` does not see."""
+
+
+def call_noting_changes(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Any, list[str]]:
+    """Call a function with tracers; also name the nnx objects that it changes.
+
+    `jax.jit` gives it copies of these arguments, so that the changes are lost.
+    """
+    try:
+        names = [*inspect.signature(function).parameters]
+    except (TypeError, ValueError):  # a function of C has none
+        names = []
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    # Asked by name: flax may not be installed.
+    is_object = lambda x: any(
+        c.__module__ == "flax.nnx.pytreelib" for c in type(x).__mro__
+    )
+    objects = {n: x for n, x in given.items() if is_object(x)}
+    before = {n: _leaves(x) for n, x in objects.items()}
+    result = function(*args, **kwargs)
+    after = {n: _leaves(x) for n, x in objects.items()}
+    is_same = lambda n: [*map(id, before[n])] == [*map(id, after[n])]
+    return result, [n for n in objects if not is_same(n)]
+
+
+def _leaves(tree: Any) -> list[Any]:
+    import jax
+
+    return jax.tree.leaves(tree)
 
 
 def _unflatten(tree: Any, leaves: Sequence[Any]) -> Any:

@@ -5,10 +5,13 @@ removed, so the rest is the program that would be there without them.
 """
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+
+from frugax.jaxprs import LostUpdateWarning, call_noting_changes
 
 from .probes import PackedRecords, Probe, TracedFunction, pack_records, trace_function
 
@@ -50,6 +53,25 @@ def variants_of(watched: Any) -> "ProgramVariants":
 def level_by_kind(probe: Probe) -> int:
     """Return the lowest level at which a probe records, by its kind alone."""
     return _LEVELS_BY_KIND[probe.kind]
+
+
+def _warn_of_lost_updates(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with a warning of changes that `jax.jit` drops."""
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        out, changed = call_noting_changes(fn, args, kwargs)
+        for name in changed:
+            warnings.warn(
+                f"{getattr(fn, '__name__', 'fn')} changes its argument {name!r}, and "
+                "watch.jit, as jax.jit, drops the change: return the state (nnx.split),"
+                " or keep @nnx.jit, in which records leave by callbacks.",
+                LostUpdateWarning,
+                stacklevel=2,
+            )
+        return out
+
+    return call
 
 
 class ProgramVariants:
@@ -95,7 +117,7 @@ class ProgramVariants:
             if name in jit_options
         }
         # JAX caches this trace, from which all programs are made.
-        self._traced = jax.jit(fn, inline=True, **static)
+        self._traced = jax.jit(_warn_of_lost_updates(fn), inline=True, **static)
         self.bare: Any = jax.jit(self._wrap(self._run_bare), **jit_options)
         self.unwatched: Any = jax.jit(fn, **jit_options)
         options = self._options_with_records()

@@ -65,9 +65,10 @@ def test_in_colour_each_cell_has_its_background_unless_no_color_is_set(monkeypat
         "127;219;255",
     ]
     monkeypatch.setenv("NO_COLOR", "1")
-    plain_out = Console(force_terminal=True, width=40, file=io.StringIO())
+    buffer = io.StringIO()
+    plain_out = Console(force_terminal=True, width=40, file=buffer)
     log_grid_to_console([[2, 8]], console=plain_out)
-    assert plain_out.file.getvalue().splitlines()[0] == "2 8"
+    assert buffer.getvalue().splitlines()[0] == "2 8"
 
 
 def test_a_wide_grid_is_half_blocks_of_two_rows_each():
