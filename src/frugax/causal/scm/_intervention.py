@@ -17,7 +17,7 @@ import itertools
 from collections.abc import Mapping
 
 import numpy as np
-from jaxtyping import ArrayLike, Float
+from jaxtyping import Float
 
 from frugax.options import check_choice, check_instance
 
@@ -203,26 +203,8 @@ def intervene_imperfectly(
 def intervention_table(
     scm: SCM, intervention: Intervention, d: int
 ) -> Float[np.ndarray, "4 {d}"]:
-    """`Intervention.arrays` for one model, checked against its variables and states."""
+    """`Intervention.arrays` for one model, checked against its variables."""
     check_instance(
         "intervention", intervention, Intervention, example="intervene(x=1.0)"
     )
-    table = intervention.arrays(scm.variables, d)
-    for part in intervention.parts:
-        # Shifting, scaling or missing a state does not lead to a state.
-        is_exact = part.kind in ("perfect", "imperfect") and not part.sd
-        value = part.value if is_exact else np.nan
-        check_states(scm, part.target, value, intervention)
-    return table
-
-
-def check_states(scm: SCM, name: str, values: ArrayLike, where: object) -> None:
-    """Raise if a discrete variable gets a value that is not the number of a state."""
-    states = scm.states(name)
-    # NaN equals no state, so callers pass it for values that cannot be one.
-    if states and not np.isin(values, range(len(states))).all():
-        each = ", ".join(f"{number} ({state})" for number, state in enumerate(states))
-        raise ValueError(
-            f"{where}: {name!r} has states and can only be set to one, by its number: "
-            f"{each:.200}."
-        )
+    return intervention.arrays(scm.variables, d)

@@ -16,7 +16,6 @@ from jaxtyping import Float
 
 from frugax.options import check_integer
 
-from ._intervention import check_states
 from ._mechanisms import KINDS
 from ._noise import noise_from_uniform
 from ._sample import add_batch_axis, evaluate
@@ -42,7 +41,7 @@ def interventional_mean(
             of variance 1; linear models are exact.
 
     Raises:
-        ValueError: the model does not have the variable or state, or `nodes` is below
+        ValueError: the model does not have the variable, or `nodes` is below
             2.
 
     Example:
@@ -74,7 +73,6 @@ def interventional_mean(
     keep = np.ones((1, d, points * count), np.float32)
     offset = np.zeros((1, d, points * count), np.float32)
     for other, value in values.items():
-        check_states(scm, other, value, "values")
         keep[:, scm.index(other)] = 0
         offset[:, scm.index(other)] = np.repeat(np.asarray(value, np.float32), count)
     x, _ = evaluate(

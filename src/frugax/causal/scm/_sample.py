@@ -38,9 +38,8 @@ def sample(
 
     Raises:
         TypeError: `intervention` is not an Intervention.
-        ValueError: `intervention` is on an unknown or hidden variable, or sets a
-            discrete one to a value that is not a state; `n` or `seed` is not a whole
-            number >= 0; or a value is not a finite float32.
+        ValueError: `intervention` is on an unknown or hidden variable; `n` or `seed` is
+            not a whole number >= 0; or a value is not a finite float32.
 
     Example:
         >>> scm = SCM.linear({"x": {}, "y": {"x": 2.0}})
@@ -100,12 +99,8 @@ def standardize(scm: SCM, *, n: int = 4096, seed: int = 0) -> SCM:
         seed: of those rows.
 
     Raises:
-        ValueError: a function of the model gives values that are not finite, or a
-            variable is discrete.
+        ValueError: a function of the model gives values that are not finite.
     """
-    for name in scm.variables:
-        if scm.states(name):
-            raise ValueError(f"{name!r} has states: discrete models stay as they are.")
     m = add_batch_axis(scm.mechanisms)
     noise = sample_noise(np.random.default_rng(seed), m.noise, n)
     x, m = evaluate(

@@ -266,21 +266,6 @@ class SCM:
         check_known([name], self.variables, "the model")
         return self.variables.index(name)
 
-    def states(self, name: str) -> tuple[str, ...]:
-        """Return the names of the states 0, 1... of a discrete variable; else `()`.
-
-        Args:
-            name: the variable.
-
-        Raises:
-            ValueError: there is no such variable.
-        """
-        column = self.index(name)
-        if not self.functions:
-            return ()
-        # Only the tables of discrete networks have states.
-        return getattr(self.functions[column], "states", ())
-
     def with_target(self, name: str | None) -> "SCM":
         """Return the same model with another target.
 

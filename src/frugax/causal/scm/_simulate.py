@@ -41,8 +41,7 @@ def simulate(
 
     Raises:
         TypeError: an `Intervention` with names is given for arrays without names.
-        ValueError: it is on an unknown variable, or sets a discrete one to a value
-            that is not a state.
+        ValueError: it is on an unknown variable.
 
     Example:
         >>> import jax
