@@ -130,23 +130,6 @@ def test_a_full_disk_never_raises_in_the_program_and_losses_are_reported(tmp_pat
             assert (values == row).all(axis=1).any()
 
 
-@pytest.mark.parametrize(
-    "many", [20_000, pytest.param(1_000_000, marks=pytest.mark.thorough)]
-)
-def test_no_summary_is_lost_and_each_is_the_right_one(journal, many):
-    each = 1000
-    probes = {"end": probe("end", "summary", 1)}
-    watcher = watch.Watcher(journal, OverheadBudget("1%"), level="minimal")
-    for i in range(many // each):
-        numbers = jnp.arange(i * each, (i + 1) * each)
-        watcher.ingest(i, Given(probes, {"end": numbers}, {"end": ("steps",)}))
-    ends = finished(watcher, journal).streams["end"]
-    tally = watcher.losses.tally("summary")
-    assert (tally.given, tally.kept, tally.lost) == (many, many, 0)
-    np.testing.assert_array_equal(ends["end"], np.arange(many))
-    np.testing.assert_array_equal(ends.steps, np.arange(many))
-
-
 def test_summaries_of_callbacks_on_a_full_disk_do_not_fill_the_memory(tmp_path):
     journal = watch.Journal.create(tmp_path / "a", {})
     watcher = watch.Watcher(

@@ -43,14 +43,18 @@ def finish_calls(rate, *, call_s, seconds, first=0, now=0.0):
 
 
 @pytest.mark.parametrize(
-    ("call_s", "stride"),
-    [(60e-6, 128), (1e-3, 8), (2.6e-3, 2), (4.9e-3, 2), (5.1e-3, 1), (0.04, 1), (2, 1)],
+    ("call_s", "stride", "thinned"),
+    [
+        *((60e-6, 128, 4096), (1e-3, 8, 256), (2.6e-3, 2, 128), (4.9e-3, 2, 64)),
+        *((5.1e-3, 1, 1), (0.04, 1, 1), (2, 1, 1)),
+    ],
 )
-def test_steps_of_5_ms_are_all_kept_and_shorter_ones_evenly(call_s, stride):
-    rate = thinning()
-    finish_calls(rate, call_s=call_s, seconds=4.0)
-    assert rate.stride == stride
-    assert rate.call_s == pytest.approx(call_s, rel=0.02) or call_s == 2
+def test_steps_of_5_ms_are_all_kept_and_shorter_ones_evenly(call_s, stride, thinned):
+    free, costly = thinning(), thinning(factor=4, gap_s=0.06)
+    for rate, expected in ((free, stride), (costly, thinned)):
+        finish_calls(rate, call_s=call_s, seconds=4.0)
+        assert rate.stride == expected
+        assert rate.call_s == pytest.approx(call_s, rel=0.02) or call_s == 2
 
 
 def test_a_pause_changes_no_stride_and_longer_steps_do():
@@ -61,13 +65,6 @@ def test_a_pause_changes_no_stride_and_longer_steps_do():
     assert rate.stride == 8
     last, now = finish_calls(rate, call_s=0.04, seconds=4.0, first=last, now=now + 60.0)
     assert rate.stride == 1
-
-
-def test_the_cost_of_collecting_thins_short_steps_only():
-    short, long = (thinning(factor=4, gap_s=0.06) for _ in range(2))
-    finish_calls(short, call_s=1e-3, seconds=2.0)
-    finish_calls(long, call_s=6e-3, seconds=2.0)
-    assert (short.stride, long.stride) == (256, 1)
 
 
 class CostlyNumber(float):

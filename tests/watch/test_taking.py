@@ -321,6 +321,19 @@ def test_a_callback_that_finds_no_room_loses_its_record_and_counts_it(journal):
     assert rows[:, 0].tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("calls", [20, pytest.param(1000, marks=pytest.mark.thorough)])
+def test_no_summary_is_lost_and_each_is_the_right_one(journal, calls):
+    watcher = watch.Watcher(journal, OverheadBudget("1%"), level="minimal")
+    for i in range(calls):
+        ends = {"end": jnp.arange(i * 1000, (i + 1) * 1000)}
+        one = {"end": probe("end", "summary", 1)}
+        watcher.ingest(i, Given(one, ends, {"end": ("steps",)}))
+    back = finished(watcher, journal).streams["end"]
+    tally = watcher.losses.tally("summary")
+    assert tally.given == tally.kept == calls * 1000
+    assert back["end"].tolist() == back.steps.tolist() == [*range(calls * 1000)]
+
+
 def test_late_records_are_kept_without_blocking_the_caller(journal):
     watcher = taking(journal)
     for i in (0, 2, 1, 3):
