@@ -63,11 +63,15 @@ class Alerts:
         for name, column in columns.items():
             if column.dtype.kind not in "biuf":
                 continue
-            values, is_there = np.asarray(column), ~np.ma.getmaskarray(column)
+            # Of lanes without a record nothing is there; the mask is one False if all
+            # have one.
+            values, is_there = np.asarray(column), ~np.ma.getmask(column)
             if (bad := is_there & ~np.isfinite(values)).any():
                 step = _first_step(steps, bad)
                 self._add(name, "finite", f"{name} is not finite at step {step}")
-            low, high = self._bounds.get(name, (-math.inf, math.inf))
+            if name not in self._bounds:
+                continue
+            low, high = self._bounds[name]
             if (bad := is_there & (values < low)).any():
                 worst = values[bad].min()
                 step = _first_step(steps, bad & (values == worst))

@@ -118,6 +118,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._writer = self.recorder.writer
         self._last_recorded: int | None = None
         self._last_names: set[str] = set()  # of that step
+        self._rewinds = 0 if journal is None else journal.rewinds  # noticed so far
         # By the names of the metrics: those of a validation come at their own rate.
         self._series: dict[tuple[str, ...], MetricSeries] = {}
         self._parent_id: int | None = None  # of a forked child
@@ -597,11 +598,9 @@ class Watcher(AbstractContextManager["Watcher"]):
 
     def _notice_rewind(self) -> None:
         """Go on from where the caller has rewound the journal to, if so."""
-        if self._journal is None or self._writer.last_step is None:
-            return
-        last = self._journal.last_step
-        if last is None or last < self._writer.last_step:
-            self._last_recorded = self._writer.last_step = last
+        if self._journal is not None and self._journal.rewinds > self._rewinds:
+            self._rewinds = self._journal.rewinds
+            self._last_recorded = self._writer.last_step = self._journal.last_step
             self._last_names = set()
 
     def _previous_step(self) -> int | None:

@@ -54,6 +54,7 @@ class Journal:
     Attributes:
         meta: the `meta` of `create`.
         lost: the damage that `append_to` found; empty otherwise.
+        rewinds: how often `rewind` has made records void.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Journal:
         """Use `create` or `append_to`."""
         self.meta = meta
         self.lost = lost
+        self.rewinds = 0
         self._path = path
         self._file = file
         self._end = file.seek(0, os.SEEK_END)
@@ -357,6 +359,7 @@ class Journal:
             for name, block in self._streams.items()
         ):
             return
+        self.rewinds += 1
         # Records in memory are dropped; those in the file are voided by the mark.
         for name, block in self._streams.items():
             block.cut(after[name])
