@@ -161,6 +161,18 @@ def test_a_target_with_too_few_devices_for_the_script_has_a_row(tmp_path):
     assert_names(found.stdout, "cannot tell: train.py:6 raised ValueError", "fits")
 
 
+@needs_gpu_compiler
+def test_a_script_that_asks_for_a_gpu_finds_the_one_of_the_target(tmp_path):
+    setting = 'import os\n    os.environ["JAX_PLATFORMS"] = "cuda"\n    import jax\n'
+    asking = 'assert jax.devices("gpu")[0].platform == jax.default_backend() == "gpu"'
+    code = TRAIN.replace("import jax\n", setting, 1)
+    write(tmp_path, code.replace("parser =", f"{asking}\n    parser =", 1))
+    command = ["plan", "train.py", "--target", "h100", "--", "--width", "64"]
+    found = run(command, tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert_names(found.stdout, "h100", "fits")
+
+
 def test_with_execute_values_of_large_arrays_are_there(tmp_path):
     code = """
         import jax

@@ -1,3 +1,4 @@
+from ._absent_devices import devices_of as devices_of
 from ._absent_plugins import hide_absent_plugins as hide_absent_plugins
 from ._donation import (
     Donation as Donation,

@@ -44,9 +44,10 @@ def plan_script(command: Sequence[str], options: PlanOptions) -> int:
         "execute": options.execute,
     }
     rows, peaks, steps, problems = [], [], [], []
-    # A script sees as many devices as the target has, and may need some number of them.
-    places = itertools.groupby(targets, lambda t: None if t.is_here else t.num_devices)
-    for count, group in places:
+    # A script sees as many devices as the target has, and their platform, on which what
+    # it does may depend.
+    seen = lambda t: (None, "") if t.is_here else (t.num_devices, t.platform)
+    for (count, _), group in itertools.groupby(targets, seen):
         alike = list(group)
         found = _run(command, alike, settings, count)
         if found.problem:

@@ -20,6 +20,7 @@ from frugax.capture import (
     ShapesOfLargeArrays,
     TracedStep,
     UnknownValueError,
+    devices_of,
     replace_jit,
 )
 from frugax.errors import CompilerRefusedError, FrugaxError
@@ -68,6 +69,8 @@ def plan_in_script(settings: dict[str, Any]) -> None:
     # Held by `atexit`: a block that is collected as garbage would end.
     block = contextlib.ExitStack()
     block.enter_context(replace_jit(script.jit, everywhere=True))
+    # Those of one run are of one platform.
+    block.enter_context(devices_of(Target(settings["targets"][0])))
     if not settings["execute"]:
         block.enter_context(ShapesOfLargeArrays().current())
     sys.excepthook = script.explain_error
