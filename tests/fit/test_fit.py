@@ -121,6 +121,26 @@ def test_a_jitted_step_is_planned_with_the_arguments_that_it_donates():
         fx.plan(jax.jit(step, static_argnames="x"), STEP_ARGS, target=ONE)
 
 
+def test_an_applied_step_lies_as_its_layout_was_planned():
+    workload = fit.Workload.of(step, STEP_ARGS)
+    (row,) = fit.compare(workload, [EIGHT], "1GiB").rows
+    planned = fit.apply(workload, fit.FitPlan(rows=(row,)))
+    args = jax.tree.map(lambda s: jnp.full(s.shape, 0.1, s.dtype), STEP_ARGS)
+    found, plain = planned(*args), jax.jit(step)(*args)
+    assert planned.report().receipt.spends[0].measured == row.predicted
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(plain), strict=True):
+        assert jnp.allclose(a, b, atol=1e-5)
+    with refuses(ValueError, "9"):
+        planned(*args[:2])
+
+
+def test_a_plan_without_an_answer_is_not_applied():
+    workload = fit.Workload.of(step, STEP_ARGS, layout="rows")
+    plan = fit.compare(workload, [EIGHT], "1GiB")
+    with refuses(ConfigError, "rows"):
+        fit.apply(workload, plan)
+
+
 def test_an_applied_step_keeps_the_shardings_that_its_jit_states():
     jitted = jax.jit(descend, in_shardings=(EVERYWHERE, BY_ROWS))
     arrays = jax.tree.map(lambda s: jnp.zeros(s.shape), ARGS)
