@@ -5,7 +5,7 @@ import functools
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NoReturn, TypeVar
 
 import jax
@@ -21,10 +21,12 @@ from frugax.budget import (
 )
 from frugax.errors import InfeasibleBudgetError, RematUndoneError
 from frugax.jaxprs import (
+    JaxprEqn,
     LossOfArrays,
     flops,
     flops_of,
     has_checkpoints,
+    jaxprs_in_params,
     take_arrays,
 )
 from frugax.targets import Target
@@ -358,7 +360,7 @@ class _PlanSearch:
         try:
             plain = bench.measure(PlanParts(), final=self.first_fit)
         except ValueError as e:
-            if "lax.while_loop" not in str(e):
+            if not _has_open_loop(self.body.eqns):
                 raise
             raise ValueError(
                 "this loss runs a while_loop whose number of iterations is not fixed, "
@@ -626,6 +628,16 @@ class _PlanSearch:
             again = self._find_smaller(bench)
             (lost if again is None else repeatable).add(found.parts)
         return *bench.find_smallest(), True
+
+
+def _has_open_loop(eqns: Iterable[JaxprEqn]) -> bool:
+    """Whether a `while_loop` is left to JAX, which has no gradient for it."""
+    return any(
+        e.primitive.name == "while"
+        or any(_has_open_loop(j.eqns) for j in jaxprs_in_params(e.params))
+        for e in eqns
+        if not has_custom_rule(e)
+    )
 
 
 def _hint(best: RematPlan, body: RematGraph) -> str:
