@@ -418,6 +418,21 @@ def test_the_gradients_of_two_nets_are_planned_for_one_program():
     assert_planned(both, WEIGHTS, WEIGHTS.T, ROWS, memory="70%")
 
 
+def test_gradients_that_hold_equally_much_are_planned_for_one_program():
+    def other(w, x):
+        for _ in range(4):
+            x = jnp.sin(x @ w)
+        return jnp.mean(x**2)
+
+    def both(w, v, x):
+        w = w - 0.1 * jax.grad(loss)(w, x)
+        v = v - 0.1 * jax.grad(other)(v, jnp.tanh(x @ w))
+        return w, v
+
+    step = assert_planned(both, WEIGHTS, WEIGHTS.T, ROWS)
+    assert len(step.plan.gradients) == 2
+
+
 def test_many_losses_in_one_program_and_effects_keep_their_order():
     seen = []
 

@@ -383,7 +383,7 @@ class PlannedFunction:
             found = plan_program(staged, build, shapes, self._budget, missed, known)
             # Before it runs: the rates of a processor are measured while it is idle.
             step_time = None
-            if found.compiled is not None:
+            if found.compiled is not None and not found.is_small:
                 step_time = measure.step_time(found.compiled, find_target(shapes))
         except Exception as e:
             # Whatever fails in planning, the user's program runs, without our marks.

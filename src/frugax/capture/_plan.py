@@ -3,7 +3,8 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -47,7 +48,8 @@ class JitPlan(Plan):
             the compiler reported them when the plan was made.
         unplanned_bytes: bytes of the same program without a plan.
         gradients: the plan of each gradient that recomputes or runs in chunks; the last
-            one was made for the program with all earlier ones.
+            one was made for the program with all earlier ones, and of several that hold
+            too much the first ones were made on their own.
         sources: for each of them, the line that takes the gradient; several lines
             where the same function is differentiated there.
         problems: why the limit is not met; empty if it is. The program then runs as
@@ -204,54 +206,73 @@ def plan_program(
         problems = [f"its arguments and results alone need {format_bytes(lowest)}"]
 
     def finish(
-        jitted: Any, plans: Sequence[remat.RematPlan], sources: Sequence[str]
+        jitted: Any, gradients: Iterable[tuple[remat.RematPlan, str]]
     ) -> PlannedProgram:
+        plans, sources = zip(*gradients, strict=True)
         with target.tracing():
             traced = jitted.trace(*shapes)
         program = target.compile(traced)
         plan = dataclasses.replace(
             unplanned,
             predicted=measure.program(program).bytes_of(limit.kind),
-            gradients=tuple(plans),
-            sources=tuple(sources),
+            gradients=plans,
+            sources=sources,
         )
         return PlannedProgram(plan, jitted, program, as_it_is.compiled)
 
     for other in known:
         with contextlib.suppress(ValueError):  # its gradients are others
             jitted = build(_follow(other, staged))
-            found = finish(jitted, other.gradients, other.sources)
+            pairs = zip(other.gradients, other.sources, strict=True)
+            found = finish(jitted, pairs)
             if found.plan.fits:
                 return found
     chosen: dict[MarkedGradient, ValueAndGrad] = {}
-    plans: list[remat.RematPlan] = []
-    sources: list[str] = []
-    for sites in [] if lowest > limit.usable_bytes else _group(staged.sites):
-        kept: list[Any] = []
+    plans: dict[MarkedGradient, tuple[remat.RematPlan, str]] = {}
+    room = limit.usable_bytes - lowest
+    visited: set[MarkedGradient] = set()
+    waiting = deque([] if room < 0 else _group(staged.sites))
+    while waiting:
+        sites = waiting.popleft()
+        first, place, kept = sites[0], _place_of(sites), list[Any]()
 
         def build_with(value_and_grad: Callable[..., Any], sites: Any = sites) -> Any:
             grad = value_and_grad(sites[0].loss, has_aux=True)
             return build({**chosen, **{s.gradient: grad for s in sites}})
 
-        within = remat.EnclosingProgram(
-            build=build_with,
-            args=tuple(shapes),
-            plain=None if chosen else reference,
-            keep=kept.append,
-            is_mapped=bool(sites[0].axes),
-        )
-        place = _place_of(sites)
+        goal: dict[str, Any] = {"budget": limit}
+        visited.add(first.gradient)
+        others = [
+            group
+            for group in waiting
+            if group[0].gradient not in visited
+            and group[0].gradient.residual_bytes > room
+        ]
+        if others and target.num_devices == 1 and not first.axes:
+            # Whatever this one recomputes, the program holds too much for another one.
+            # So it is planned on its own, and again where that is not enough.
+            goal["budget"] = MemoryBudget(limit_bytes=room, kind="temp")
+            if not target.is_here:
+                goal["target"] = target
+            waiting.append(sites)
+        else:
+            goal["within"] = remat.EnclosingProgram(
+                build=build_with,
+                args=tuple(shapes),
+                plain=None if chosen else reference,
+                keep=kept.append,
+                is_mapped=bool(first.axes),
+            )
         # Plans that are remembered take no time, so a search is begun at any time.
-        within_s = max(deadline - time.monotonic(), 1e-9)
+        seconds_left = (deadline - time.monotonic()) / (1 + len(others))
         try:
-            with with_named_axes(sites[0].axes):
+            with with_named_axes(first.axes):
                 found = remat.plan(
-                    sites[0].loss,
-                    budget=limit,
-                    example_args=_site_shapes(sites[0], staged, shapes),
+                    first.loss,
+                    example_args=_site_shapes(first, staged, shapes),
                     has_aux=True,
-                    within=within,
-                    within_s=within_s,
+                    within_s=max(seconds_left, 1e-9),
+                    **goal,
                 )
         except InfeasibleBudgetError as e:
             # The next gradient is planned with this one at its smallest.
@@ -269,16 +290,16 @@ def plan_program(
                     f"no program that recomputes for the gradient at {place} is "
                     f"smaller; {e.hint.rstrip('.')}"
                 )
-                continue
         except Exception as e:
             # Whatever the planner cannot do, the user's program runs.
             cause = describe_error(e)
             problems.append(f"the gradient at {place} cannot be planned: {cause}")
             continue
+        if found.predicted >= found.unplanned_bytes:
+            continue
         chosen.update((s.gradient, remat.apply(s.loss, found)) for s in sites)
-        plans.append(found)
-        sources.append(place)
-        result = finish(kept[-1] if kept else build(chosen), plans, sources)
+        plans[first.gradient] = found, place
+        result = finish(kept[-1] if kept else build(chosen), plans.values())
         if result.plan.fits:
             return result
     smallest = result.plan.predicted
