@@ -227,3 +227,29 @@ def test_outcomes_show_more_noise_than_passive_rows():
     assert 4 <= process.noise <= 16
     points = Points(((0,),), (np.linspace(-1, 1, 41)[:, None],))
     assert draw(process, points, 96).mean(0).min() > 2.0
+
+
+def test_experiments_that_fail_are_not_asked_for_again_and_again():
+    # Above 1 the reactor clogs, where most is expected.
+    def observe(do, rows, rng):
+        heat = np.full(rows, do["heat"]) if "heat" in do else rng.normal(0, 0.5, rows)
+        stir = np.full(rows, do["stir"]) if "stir" in do else rng.normal(0, 0.5, rows)
+        y = -heat + 0.3 * stir + 0.3 * rng.standard_normal(rows)
+        return {"heat": heat, "stir": stir, "y": y}
+
+    campaign = Campaign(
+        variables={"heat": (-2.0, 2.0), "stir": (-2.0, 2.0)},
+        target="y",
+        budget=ExperimentBudget(n=8),
+        max_targets=2,
+        num_posterior_samples=8,
+    )
+    campaign.tell_observations(observe({}, 40, np.random.default_rng(0)))
+    while (one := campaign.ask()) is not None:
+        values, rng = one.intervention.values, np.random.default_rng([1, one.id])
+        if values.get("heat", 0.0) > 1.0:
+            campaign.tell_failed(one, "clogged")
+        else:
+            campaign.tell(one, observe(values, 1, rng))
+    failed = [each for each in campaign.experiments if each.status == "failed"]
+    assert 1 <= len(failed) <= 3

@@ -39,6 +39,9 @@ from .preparation import (
 _BLIND_NOISE_FRAC = 0.3
 # Half-widths of a range within which one experiment repeats another.
 _REPEAT_LENGTH = 0.15
+# Half-widths within which a failed experiment makes others likely to fail, and the
+# outcomes that the expectation to succeed is worth.
+_FAILURE_LENGTH, _PRIOR_SUCCESSES = 0.3, 1.0
 _MAX_LEVELS = 12  # of a variable with a few values: each is another experiment
 _Predictions: TypeAlias = Float[np.ndarray, "samples points outputs"]
 
@@ -151,13 +154,16 @@ def infer(state: CampaignState, table: Samples) -> Inference:
     scales = [estimate_scale(values[:, v], observed) for v in outputs]
     # Losses are minimized from here on: a target to make large changes its sign once.
     sign = 1.0 if settings.minimize else -1.0
-    pending = Points.from_interventions(
-        [
-            (tuple(levers.index(n) for n in one.values), list(one.values.values()))
-            for one in experiments
-            if one.status == "pending"
-        ]
-    )[0]
+    pending, failed = (
+        Points.from_interventions(
+            [
+                (tuple(levers.index(n) for n in one.values), list(one.values.values()))
+                for one in experiments
+                if one.status == status
+            ]
+        )[0]
+        for status in ("pending", "failed")
+    )
     usual = [
         usual_mean(values[observed, v], each)
         for v, each in zip(outputs, scales, strict=True)
@@ -192,8 +198,12 @@ def infer(state: CampaignState, table: Samples) -> Inference:
     # Two experiments within a twentieth of a range are one experiment repeated.
     before = outcomes.points.merge(pending)
     actions = {levers.index(n): each for n, each in settings.variables.items()}
-    one, other = (_separate_levels(each, actions, domain) for each in (tried, before))
+    one, other, done, lost = (
+        _separate_levels(each, actions, domain)
+        for each in (tried, before, outcomes.points, failed)
+    )
     repeats = rbf_kernel(one, other, domain, _REPEAT_LENGTH).sum(1)
+    success = _estimate_success(one, done, lost, domain)
     points = tried
     if None not in usual:
         # Doing nothing is the first alternative to any intervention, and the
@@ -202,7 +212,7 @@ def infer(state: CampaignState, table: Samples) -> Inference:
         mean, error = np.array(usual, float).T
         nothing = mean + error * rng.standard_normal((len(predictions), len(mean)))
         predictions = np.concatenate([predictions, nothing[:, None]], axis=1)
-        repeats = np.append(repeats, 0.0)
+        repeats, success = np.append(repeats, 0.0), np.append(success, 1.0)
     mean_range = find_mean_range(values[:, target])
     predictions[:, :, 0] = predictions[:, :, 0].clip(*mean_range)
     loss = sign * predictions[:, :, 0]
@@ -234,6 +244,7 @@ def infer(state: CampaignState, table: Samples) -> Inference:
         noise=max(row_std / np.sqrt(settings.rows_per_experiment), 1e-9 * scale),
         done=outcomes.points,
         repeats=repeats,
+        success=success,
         asked=len(state.experiments),
     )
     return Inference(
@@ -274,6 +285,42 @@ def _separate_levels(
                 ranks = np.searchsorted(codes, values[:, i])
                 values[:, i] = step * ranks * domain.half_width[v]
     return Points(points.targets, tuple(found))
+
+
+def _estimate_success(
+    points: Points, done: Points, failed: Points, domain: Domain
+) -> Float[np.ndarray, " points"]:
+    """Estimate the probability that each experiment gives data.
+
+    One of its values may make an experiment fail, or all of them together: the least
+    share of successes among experiments that set them alike counts.
+    """
+    found: list[np.ndarray] = []
+    for targets, values in zip(points.targets, points.values, strict=True):
+        found.append(np.ones(len(values)))
+        for part in dict.fromkeys([*((v,) for v in targets), targets]):
+            if part:
+                at = values[:, [targets.index(v) for v in part]]
+                good = _PRIOR_SUCCESSES + _count_near(at, part, done, domain)
+                bad = _count_near(at, part, failed, domain)
+                found[-1] = np.minimum(found[-1], good / (good + bad))
+    return np.concatenate(found)
+
+
+def _count_near(
+    values: Float[np.ndarray, "points part"],
+    part: tuple[int, ...],
+    others: Points,
+    domain: Domain,
+) -> Float[np.ndarray, " points"]:
+    """Count the experiments that set some variables to nearly these values."""
+    count = np.zeros(len(values))
+    for where, set_values in zip(others.targets, others.values, strict=True):
+        if {*part} <= {*where}:
+            apart = values[:, None] - set_values[:, [where.index(v) for v in part]]
+            apart = apart / domain.half_width[list(part)] / _FAILURE_LENGTH
+            count += np.exp(-0.5 * (apart**2).sum(2)).sum(1)
+    return count
 
 
 def _index_edges(

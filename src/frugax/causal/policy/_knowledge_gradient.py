@@ -47,7 +47,8 @@ def total_values(
     """Compute the knowledge gradients of several experiments."""
     loss, now = _permitted_loss(outlook), float(outlook.mean[outlook.best])
     each = [now - (_reweight(outlook, int(c)) @ loss).min(1).mean() for c in points]
-    return np.maximum(np.array(each), 0.0)
+    worth = np.maximum(np.array(each), 0.0)
+    return worth if outlook.success is None else worth * outlook.success[points]
 
 
 def _permitted_loss(outlook: Outlook) -> Float[np.ndarray, "worlds points"]:

@@ -9,7 +9,8 @@ from frugax.causal.posterior import Points
 
 # Share of posterior samples in which a recommendation must keep the constraints.
 SURE = 0.9
-# A tried point is not repeated if fewer samples than this share allow it.
+# A tried point is not repeated if fewer samples than this share allow it, and none is
+# asked for or recommended that is less likely to give data: after two failures nearby.
 _MIN_ALLOWED_SHARE = 0.5
 # Recommendations are ranked by their mean plus this many standard deviations: the
 # point with the best mean is otherwise often the luckiest one (the winner's curse).
@@ -33,6 +34,7 @@ class Outlook:
         done: the experiments that were answered.
         left: number of experiments of the usual price that the budget still pays for.
         repeats: number of experiments near a point, also pending ones; None if unknown.
+        success: probability that an experiment gives data; None if all do.
         asked: number of experiments that were asked for.
     """
 
@@ -47,17 +49,28 @@ class Outlook:
     done: Points
     left: float = np.inf
     repeats: Float[np.ndarray, " points"] | None = None
+    success: Float[np.ndarray, " points"] | None = None
     asked: int = 0
 
     @property
     def mean(self) -> Float[np.ndarray, " points"]:
-        """Mean loss over the worlds; infinite where a constraint likely breaks."""
-        kept = permitted(self.allowed, self.breach)
+        """Mean loss over the worlds; infinite where a constraint likely breaks.
+
+        Also where an experiment likely fails.
+        """
+        kept = permitted(self.allowed, self.breach) & ~self.fails
         return np.where(kept, self.loss.mean(0), np.inf)
 
     @property
+    def fails(self) -> Bool[np.ndarray, " points"]:
+        """Whether an experiment likely gives no data."""
+        if self.success is None:
+            return np.zeros(len(self.points), bool)
+        return self.success < _MIN_ALLOWED_SHARE
+
+    @property
     def refuted(self) -> Bool[np.ndarray, " points"]:
-        """Whether a point was tried, and most worlds do not allow it."""
+        """Whether a point was tried and most worlds do not allow it, or it fails."""
         tried = np.zeros(len(self.points), bool)
         group = self.points.group
         for where, values in zip(self.done.targets, self.done.values, strict=True):
@@ -65,7 +78,7 @@ class Outlook:
                 g = self.points.targets.index(where)
                 same = self.points.values[g][:, None] == values
                 tried[group == g] = same.all(2).any(1)
-        return tried & (self.allowed.mean(0) < _MIN_ALLOWED_SHARE)
+        return tried & (self.allowed.mean(0) < _MIN_ALLOWED_SHARE) | self.fails
 
     @property
     def best(self) -> int:

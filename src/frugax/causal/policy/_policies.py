@@ -83,6 +83,8 @@ def _fill_space(outlook: Outlook, rng: np.random.Generator) -> int | None:
     empty &= sizes == rng.choice(np.unique(sizes[empty]))
     # The largest mean square effect of each group, per cost.
     effect = ((outlook.loss - np.median(outlook.loss)) ** 2).mean(0) / outlook.price
+    if outlook.success is not None:
+        effect = effect * outlook.success
     group = outlook.points.group
     found = np.zeros(len(outlook.points.targets))
     np.maximum.at(found, group[empty], effect[empty])
@@ -124,9 +126,10 @@ def expected_improvement(outlook: Outlook) -> Float[np.ndarray, " points"]:
     # that would show whether it is as good as it seems have a chance too.
     now = outlook.loss[:, outlook.best]
     mean = np.full(len(now), outlook.mean[outlook.best])
-    return (1 - _RETEST) * _improvement_on(now, outlook) + _RETEST * _improvement_on(
-        mean, outlook
-    )
+    found = (1 - _RETEST) * _improvement_on(now, outlook)
+    found += _RETEST * _improvement_on(mean, outlook)
+    # Gelbart et al. 2014, UAI, "Bayesian optimization with unknown constraints".
+    return found if outlook.success is None else found * outlook.success
 
 
 def _improvement_on(
