@@ -1,7 +1,7 @@
 """`Event`, a record as sinks receive it, and `Sink`, the protocol of all sinks."""
 
 import dataclasses
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 import numpy as np
@@ -10,6 +10,7 @@ from jaxtyping import Shaped
 from frugax.budget import Spend, SpendName
 
 from .drawing import Picture, make_pictures
+from .journal import number_name
 
 # Most important first. When room is short, records are dropped from the end.
 Kind: TypeAlias = Literal["summary", "scalar", "frame"]
@@ -120,15 +121,6 @@ def event_pictures(event: Event) -> dict[str, Picture]:
         return {}
     pictures = make_pictures(event.values)
     return {tag(event.stream, name): picture for name, picture in pictures.items()}
-
-
-def number_name(name: str, taken: Container[str]) -> str:
-    """Return a name with a number behind it if it is taken."""
-    free, number = name, 0
-    while free in taken:
-        number += 1
-        free = f"{name}.{number}"
-    return free
 
 
 def add_step(row: Mapping[str, Any], event: Event) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from frugax.jaxprs import has_explicit_axes
 
+from .journal import number_name
 from .probes import frame, record
 
 _MAX_BINS = 4096
@@ -86,6 +87,7 @@ def norms(name: str, tree: Any, *, when: Any = None) -> None:
         ValueError: the tree has no array.
     """
     leaves: dict[str, Any] = {}
+    taken = {"all"}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         if not isinstance(leaf, jax.Array | np.ndarray):
             continue
@@ -93,12 +95,10 @@ def norms(name: str, tree: Any, *, when: Any = None) -> None:
             continue
         label = jax.tree_util.keystr(path, simple=True, separator="/") or "all"
         # Long paths keep their end, which tells most leaves apart.
-        label = own = label[-max(94 - len(name), 1) :]
-        number = 0
-        while own in leaves or own == "all":
-            number += 1
-            own = f"{label}.{number}"
+        label = label[-max(94 - len(name), 1) :]
+        own = number_name(label, taken)
         leaves[own] = leaf
+        taken.add(own)
     if not leaves:
         raise ValueError(f"norms {name!r} has no array: give it a tree of arrays.")
     found = dict(zip(leaves, _euclidean_norms(list(leaves.values())), strict=True))

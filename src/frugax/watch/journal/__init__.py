@@ -22,6 +22,7 @@ from ._validation import (
     check_size,
     fits_array,
     is_real,
+    number_name,
 )
 from .blocks import RECORDS_PER_BLOCK
 from .packing import Column
@@ -51,6 +52,7 @@ __all__ = [
     "is_held",
     "is_real",
     "merge",
+    "number_name",
     "process_journals",
     "read",
 ]

@@ -33,6 +33,7 @@ from frugax.errors import OutputError
 from ._changes import LostRange
 from ._reader import Records, read
 from ._text import TEXT_COLUMN, decode_text
+from ._validation import number_name
 from .packing import Column, is_ml_dtype
 
 Format: TypeAlias = Literal["npz", "csv"]
@@ -231,7 +232,10 @@ def _write_csv(streams: Mapping[Path, Records], progress: Progress) -> None:
         with fileio.atomic_write(path) as file:
             out = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
             rows = csv.writer(out)
-            rows.writerow(_make_unique(["step", *titles[path]]))
+            unique = {"step": None}
+            for title in titles[path]:
+                unique[number_name(title, unique)] = None
+            rows.writerow(unique)
             for row in _csv_rows(records):
                 rows.writerow(row)
                 done += width
@@ -247,18 +251,6 @@ def _csv_titles(records: Records) -> list[str]:
             suffix = f"[{' '.join(map(str, index))}]" if index else ""
             titles.append(name + suffix)
     return titles
-
-
-def _make_unique(titles: Sequence[str]) -> list[str]:
-    """Number the titles that an earlier column has, as pandas does."""
-    unique: dict[str, None] = {}
-    for title in titles:
-        free, number = title, 0
-        while free in unique:
-            number += 1
-            free = f"{title}.{number}"
-        unique[free] = None
-    return list(unique)
 
 
 def _csv_rows(records: Records) -> Iterator[list[object]]:

@@ -5,7 +5,7 @@ Numbers are widened to int64, float32 or float64, exactly; arrays keep their dty
 
 import math
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 from typing import Any, SupportsIndex, cast
 
 import numpy as np
@@ -170,3 +170,12 @@ def check_name(name: object, what: str, *, min_length: int = 1) -> None:
     except UnicodeEncodeError as e:
         # Such as a lone surrogate, which UTF-8 cannot represent.
         raise ValueError(f"{what}, {name!r}, is not valid Unicode text.") from e
+
+
+def number_name(name: str, taken: Container[str]) -> str:
+    """Return a name with a number behind it if it is taken, as pandas does."""
+    free, number = name, 0
+    while free in taken:
+        number += 1
+        free = f"{name}.{number}"
+    return free

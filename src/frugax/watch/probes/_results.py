@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..journal import number_name
 from ._probe import Probe
 
 
@@ -76,11 +77,7 @@ class ProbeResult:
 
     def mark_label(self, name: str) -> str:
         """Return the name of its mark: "present" or "count", unless a field has it."""
-        free, number = self.mark_kind, 0
-        while free in self.labels(name):
-            number += 1
-            free = f"{self.mark_kind}.{number}"
-        return free
+        return number_name(self.mark_kind, self.labels(name))
 
     def columns(self, name: str, *, with_mark: bool = True) -> dict[str, np.ndarray]:
         """Return its arrays on the host by the names of its fields.

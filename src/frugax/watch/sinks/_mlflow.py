@@ -11,8 +11,9 @@ from urllib.request import url2pathname
 
 from frugax.fileio import make_folder, write_whole
 
-from .._event import Event, event_numbers, event_pictures, number_name
+from .._event import Event, event_numbers, event_pictures
 from ..drawing import Palette, check_palette, picture_png
+from ..journal import number_name
 from ._extras import default_environment, import_extra
 from ._svg_files import safe_file_name
 
