@@ -3,13 +3,14 @@
 import contextlib
 import math
 import os
-import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int64
+
+from .delivery import write_message
 
 # The exit code of a script whose run had an alert.
 EXIT_ALERT = 3
@@ -89,10 +90,9 @@ class Alerts:
                 return
             self._known.add((name, kind))
             self.messages.append(message)
-        # Neither may end the thread that collects.
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            sys.stderr.write(f"frugax.watch: alert: {message}\n")
+        write_message(f"alert: {message}")
         if self._path is not None:
+            # It must not end the thread that collects.
             with contextlib.suppress(OSError), self._path.open("a") as file:
                 file.write(message + "\n")
 

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from ._current import current
-from .delivery import error_text
+from .delivery import error_text, write_message
 from .probes import Probe, ProbeResult
 
 # Pause between two looks at whether the main thread has left the program's callbacks:
@@ -74,9 +74,7 @@ def receive(probe: Probe, mark_kind: str, mark: Any, *values: Any) -> None:
 
 @functools.lru_cache(maxsize=100)
 def _say_once(name: str, error: str) -> None:
-    # Standard error itself may be closed or missing.
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(f"frugax.watch: {name!r} is not recorded: {error}.\n")
+    write_message(f"{name!r} is not recorded: {error}.")
 
 
 def _send_interrupt() -> None:

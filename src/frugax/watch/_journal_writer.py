@@ -1,8 +1,6 @@
 """Write rows of records to the journal, and count the written and the lost ones."""
 
-import contextlib
 import dataclasses
-import sys
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -13,7 +11,7 @@ from frugax.errors import OutputError
 
 from ._event import Kind
 from ._rows import Rows
-from .delivery import Losses, Why, error_text
+from .delivery import Losses, Why, error_text, write_message
 from .journal import Journal
 
 
@@ -198,7 +196,4 @@ class JournalWriter:
         if key in self._announced or len(self._announced) >= 20:
             return
         self._announced.add(key)
-        # Not a warning: turned into an error by a filter it would end the thread.
-        # Standard error may be closed or missing.
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            sys.stderr.write(f"frugax.watch: {text.rstrip('.')}.\n")
+        write_message(f"{text.rstrip('.')}.")

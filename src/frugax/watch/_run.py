@@ -24,7 +24,7 @@ from ._event import Sink
 from ._gpu import GpuDriver
 from ._jit import jit
 from ._watcher import Watcher
-from .delivery import SinkWorker
+from .delivery import SinkWorker, write_message
 from .journal import Journal
 
 _SYSTEM_STREAM = "system"
@@ -114,10 +114,8 @@ class Run(AbstractContextManager["Run"]):
             # A full disk must not end a program that may have weights to save
             # elsewhere.
             except OutputError as e:
-                # The log may be on the same disk.
-                with contextlib.suppress(OSError):
-                    if self._is_whole:
-                        sys.stderr.write(f"frugax.watch: this run is not whole: {e}\n")
+                if self._is_whole:
+                    write_message(f"this run is not whole: {e}")
                 self._is_whole = False
         self._is_over = True
         if refused is not None:

@@ -3,16 +3,14 @@
 Whatever a function does, the program goes on.
 """
 
-import contextlib
 import dataclasses
 import math
-import sys
 import threading
 import time
 from collections.abc import Callable
 
 from frugax.fileio import abandon_in_children
-from frugax.watch.delivery import error_text
+from frugax.watch.delivery import error_text, write_message
 
 # A function that hangs is abandoned after this time, and the program goes on.
 _MAX_WAIT_S = 10.0
@@ -114,7 +112,10 @@ class HostCalls:
                 totals.longest_s = max(totals.longest_s, seconds)
                 totals.shortest_s = min(totals.shortest_s, seconds)
         if is_first_error:
-            _print_failure(name, error)
+            write_message(
+                f"the callback {name!r} failed: {error}. The program goes on; further "
+                "failures of this callback are only counted."
+            )
 
     def totals(self) -> dict[str, CallTotals]:
         """Return a copy of the totals, by name."""
@@ -141,16 +142,6 @@ def _time_call(call: Callable[[], object]) -> tuple[float, str]:
     except BaseException as e:
         error = error_text(e)
     return time.perf_counter() - began, error
-
-
-def _print_failure(name: str, error: str) -> None:
-    # Not a warning: turned into an error by a filter, it would have to be swallowed
-    # here like any other error. Standard error itself may be closed or missing.
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(
-            f"frugax.watch: the callback {name!r} failed: {error}. The program goes "
-            "on; further failures of this callback are only counted.\n"
-        )
 
 
 host_calls = HostCalls()

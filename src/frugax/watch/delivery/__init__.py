@@ -4,7 +4,7 @@ A `SinkWorker` stands in front of each sink. Whatever the sink does, the program
 on, memory stays below a cap, and `Losses` counts the lost records by reason.
 """
 
-from ._error_text import error_text
+from ._error_text import error_text, write_message
 from ._losses import Losses, Tally, Why
 from ._sink_worker import SinkReport, SinkWorker, charge_bytes
 
@@ -16,4 +16,5 @@ __all__ = [
     "Why",
     "charge_bytes",
     "error_text",
+    "write_message",
 ]

@@ -1,4 +1,7 @@
-"""`error_text`: an error of a user's function or of a sink in one short line."""
+"""Say on standard error what went wrong, and name an error in one short line."""
+
+import contextlib
+import sys
 
 
 def error_text(error: BaseException) -> str:
@@ -9,3 +12,12 @@ def error_text(error: BaseException) -> str:
     except BaseException:
         text = type(error).__name__
     return " ".join(text.split())[:200]
+
+
+def write_message(text: str) -> None:
+    """Write a line to standard error, which may be closed or missing.
+
+    Not a warning: turned into an error by a filter it would end the thread.
+    """
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"frugax.watch: {text}\n")

@@ -7,12 +7,10 @@ the write ends. No extra thread watches for that: `put`, `flush`, `close` and `r
 check the clock.
 """
 
-import contextlib
 import dataclasses
 import functools
 import heapq
 import itertools
-import sys
 import threading
 import time
 from collections import deque
@@ -22,7 +20,7 @@ from typing import Literal, TypeAlias
 from frugax.fileio import abandon_in_children
 
 from .._event import KINDS, Event, Kind, Sink
-from ._error_text import error_text
+from ._error_text import error_text, write_message
 from ._losses import Losses, Tally, Why
 
 State: TypeAlias = Literal["working", "dropped"]
@@ -266,12 +264,10 @@ class SinkWorker:
             return
         self._is_dropped = True
         self._drop_all(why="sink hung")
-        # Standard error may be closed or missing.
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            sys.stderr.write(
-                f"frugax.watch: the sink {self.sink.name!r} is dropped: a write did "
-                f"not end within {self._hang_s:g} s. The run goes on.\n"
-            )
+        write_message(
+            f"the sink {self.sink.name!r} is dropped: a write did not end within "
+            f"{self._hang_s:g} s. The run goes on."
+        )
 
     def _work(self) -> None:
         """Serve the sink until it is closed or dropped."""
