@@ -77,7 +77,7 @@ def test_no_draw_goes_further_than_four_deviations_or_twice_an_outcome():
 
 
 @pytest.mark.thorough
-def test_variables_beyond_max_parents_are_tried_too():
+def test_variables_that_are_not_modelled_are_tried_too():
     names = [f"x{i:02d}" for i in range(14)]
 
     def simulate(do, n, rng):
@@ -98,7 +98,6 @@ def test_variables_beyond_max_parents_are_tried_too():
         1,
         policy=outside,
         num_posterior_samples=8,
-        max_parents=1,
     )
     (one,) = campaign.experiments
     assert one.values == {"x13": 4.0}

@@ -79,3 +79,14 @@ def test_whole_numbers_of_a_wide_range_may_have_causes(size, may_have_causes):
     known = campaign.infer()
     into_z = known.ensemble.edges[:, known.names.index("z")]
     assert (into_z.max() > 0) == may_have_causes
+
+
+def test_more_causes_may_be_required_than_are_sought():
+    rows = np.random.default_rng(0).normal(size=(40, 5))
+    campaign = campaign_of(
+        variables={"p": (-2.0, 2.0)},
+        required=[(cause, "y") for cause in "pqrs"],
+        budget=ExperimentBudget(n=2),
+    )
+    campaign.tell_observations(dict(zip("pqrsy", rows.T, strict=True)))
+    assert campaign.infer().ensemble.edges[:, 4].tolist() == [1, 1, 1, 1, 0]

@@ -53,10 +53,6 @@ from refusals import refuses
         ),
         ({"sets": [("x", "x")]}, "('x', 'x')"),
         (
-            {"required": [(c, "y") for c in "pqrst"], "max_parents": 4},
-            "'y'",
-        ),
-        (
             {"required": [(f"v{i}", f"v{i + 1}") for i in range(10)]},
             "required",
         ),

@@ -104,7 +104,6 @@ class Campaign:
         confidence: float = 0.95,
         policy: Policy | None = None,
         num_posterior_samples: int = 32,
-        max_parents: int = 3,
         seed: int = 0,
     ) -> None:
         """Begin a campaign; see `CampaignSettings` for the arguments.
@@ -138,7 +137,6 @@ class Campaign:
             confidence=confidence,
             policy=DEFAULT if policy is None else OWN,
             num_posterior_samples=num_posterior_samples,
-            max_parents=max_parents,
             seed=seed,
         )
         self._start(CampaignState(settings=settings, began_s=time.time()), policy)

@@ -135,7 +135,6 @@ def infer(state: CampaignState, table: Samples) -> Inference:
         rng=rng,
         outputs=outputs,
         row_weights=graph_row_weights(ids[used]),
-        max_parents=settings.max_parents,
         required=_index_edges(settings.required, names),
         forbidden=[
             *_index_edges(settings.forbidden, names),

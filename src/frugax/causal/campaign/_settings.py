@@ -65,7 +65,6 @@ class CampaignSettings:
             best from which the advice is to stop; in (0, 1].
         policy: "improvement", or "own" if a function chooses experiments.
         num_posterior_samples: number of posterior samples; 8 to 4,096.
-        max_parents: largest number of causes of one variable; >= 1.
         seed: seed of all randomness; >= 0.
     """
 
@@ -88,7 +87,6 @@ class CampaignSettings:
     confidence: float = 0.95
     policy: str = DEFAULT
     num_posterior_samples: int = 32
-    max_parents: int = 3
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -286,7 +284,6 @@ class CampaignSettings:
             ("max_targets", 1),
             ("rows_per_experiment", 1),
             ("num_posterior_samples", 8),
-            ("max_parents", 1),
             ("seed", 0),
         ):
             check_integer(what, getattr(self, what), minimum=least)
@@ -310,13 +307,6 @@ class CampaignSettings:
                         f"{what} holds {pair!r}, which is not an edge: write "
                         "(cause, effect)."
                     )
-        effects = [effect for _, effect in set(self.required)]
-        for effect in effects:
-            if effects.count(effect) > self.max_parents:
-                raise ValueError(
-                    f"required has {effects.count(effect)} causes of {effect!r}, but "
-                    f"max_parents is {self.max_parents}: raise it."
-                )
         if cycle := _find_cycle(self.required):
             raise ValueError(
                 f"required has the cycle {' -> '.join(cycle)}: causes must not form a "
