@@ -161,6 +161,30 @@ def test_a_target_with_too_few_devices_for_the_script_has_a_row(tmp_path):
     assert_names(found.stdout, "cannot tell: train.py:6 raised ValueError", "fits")
 
 
+def test_of_several_steps_the_first_is_planned_or_the_one_that_is_named(tmp_path):
+    second = """
+        @jax.jit
+        def other(params, x):
+            return jax.grad(loss)(params, x)
+
+        params = jax.jit(init)(jax.random.key(0))"""
+    code = textwrap.dedent(TRAIN).replace(
+        "params = jax.jit(init)(jax.random.key(0))", textwrap.dedent(second)
+    )
+    write(tmp_path, f"{code}other(params, jnp.ones((8, width)))\n")
+    ask = lambda *more: run(
+        ["plan", "train.py", "--target", "cpu", *more, "--", "--width", "64"], tmp_path
+    )
+    found = ask()
+    assert_names(found.stdout, "step (train.py:20)", "other (train.py:26)", "--step")
+    found = ask("--step", "other")
+    assert_names(found.stdout, "other (train.py:26), called at train.py:", "fits")
+    assert "not planned" not in found.stdout
+    found = ask("--step", "none")
+    assert found.returncode == 2
+    assert_names(found.stderr, "step (train.py:20)", "other (train.py:26)", "'none'")
+
+
 @needs_gpu_compiler
 def test_a_script_that_asks_for_a_gpu_finds_the_one_of_the_target(tmp_path):
     setting = 'import os\n    os.environ["JAX_PLATFORMS"] = "cuda"\n    import jax\n'

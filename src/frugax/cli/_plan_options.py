@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _WITH_TARGET = ("target", "budget", "picture", "json", "why", "price")
 _OF_EACH_SUBJECT = {
-    "a script": (*_WITH_TARGET, "module", "execute"),
+    "a script": (*_WITH_TARGET, "module", "execute", "step"),
     "a function": ("budget", "kind", "headroom", "picture", "frontier", "json"),
     "a config": ("set",),
     "a function with --target": (*_WITH_TARGET, "largest_batch", "search"),
@@ -50,6 +50,8 @@ class PlanOptions:
         price: with a target: price an hour: h100=2.5,l4=0.8; of a device.
         module: the subject is the name of a module; as for python -m.
         execute: with a script: make large arrays, too.
+        step: with a script: the function to plan; by default the first jitted one that
+            takes a gradient. Those before it are not run on large arrays.
     """
 
     set: Changes = ()
@@ -66,6 +68,7 @@ class PlanOptions:
     price: Annotated[str | None, Arg("NAME=COST,...")] = None
     module: Annotated[bool, Arg(aliases=("-m",))] = False
     execute: bool = False
+    step: Annotated[str | None, Arg("NAME")] = None
 
     def check(self, subject: str) -> None:
         """Refuse an option that does not go with a subject, before it is loaded.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from frugax.budget import from_plain
 from frugax.errors import ConfigError
+from frugax.options import join_first
 
 from ._plan_for_targets import show_plan
 from ._plan_options import PlanOptions
@@ -42,8 +43,10 @@ def plan_script(command: Sequence[str], options: PlanOptions) -> int:
         "budget": options.budget or str(fit.DEFAULT_BUDGET),
         "why": options.why or options.picture is not None,
         "execute": options.execute,
+        "step": options.step,
     }
-    rows, peaks, steps, problems = [], [], [], []
+    rows, peaks, problems = [], [], []
+    first: ScriptPlan | None = None
     # A script sees as many devices as the target has, and their platform, on which what
     # it does may depend.
     seen = lambda t: (None, "") if t.is_here else (t.num_devices, t.platform)
@@ -57,15 +60,21 @@ def plan_script(command: Sequence[str], options: PlanOptions) -> int:
         else:
             rows += found.rows
             peaks += found.peaks
-            steps.append(found.step)
-    if not steps:
+            first = first or found
+    if first is None:
         raise ConfigError(f"{script}: {problems[0]}.")
     rows = [
         dataclasses.replace(row, price=fit.price_of(target, costs))
         for row, target in zip(rows, targets, strict=True)
     ]
     plan = fit.FitPlan(rows=tuple(rows))
-    text = f"{script}: {steps[0]}\n{plan}"
+    text = f"{script}: {first.step}\n{plan}"
+    if first.others:
+        named = join_first(first.others)
+        text += (
+            f"\nnot planned, as not called before this step: {named}; "
+            "--step NAME plans one that takes a gradient"
+        )
     return show_plan(script, plan, text, targets, lambda: peaks, options)
 
 

@@ -3,12 +3,13 @@
 import atexit
 import contextlib
 import dataclasses
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -26,7 +27,7 @@ from frugax.capture import (
 from frugax.errors import CompilerRefusedError, FrugaxError
 from frugax.fileio import write_whole
 from frugax.targets import Target
-from frugax.train.compiles import find_call_site, find_error_site
+from frugax.train.compiles import find_call_site, find_error_site, is_user_file
 
 from ._fit_plan import FitRow
 from ._plan_step import answer_step
@@ -46,22 +47,26 @@ class ScriptPlan:
 
     Attributes:
         step: names the step, its line and the line of its call; "" if there is none.
+        others: names and lines of functions that the script has jitted, and not called
+            before it.
         rows: the answer for each target.
         peaks: for each of them, the arrays at the peak, or None.
         problem: why there is no answer; "" if there is one.
     """
 
     step: str = ""
+    others: tuple[str, ...] = ()
     rows: tuple[FitRow, ...] = ()
     peaks: tuple[measure.PeakMemory | None, ...] = ()
     problem: str = ""
 
 
 def plan_in_script(settings: dict[str, Any]) -> None:
-    """Plan the first step of the script that this process runs, and end it there.
+    """Plan a step of the script that this process runs, and end it there.
 
     Args:
-        settings: `targets`, their names; `budget`, the most bytes of one device; `why`,
+        settings: `targets`, their names; `step`, the name of the step, None for the
+            first; `budget`, the most bytes of one device; `why`,
             whether the arrays at the peak are wanted; `execute`, whether large arrays
             are made; `answer`, the file to write.
     """
@@ -78,22 +83,33 @@ def plan_in_script(settings: dict[str, Any]) -> None:
 
 
 class _ScriptPlanner:
-    """Waits for the first jitted function that takes a gradient."""
+    """Waits for a jitted function that takes a gradient."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = settings
         self._process = os.getpid()
         self._is_written = False
         self._error = ""
+        self._jitted: list[PlannedFunction] = []
+        self._passed: list[str] = []  # steps that were called, and are not wanted
 
     def jit(self, fun: Callable[..., Any], options: dict[str, Any]) -> PlannedFunction:
         """Take the place of `jax.jit(fun, **options)`."""
-        return PlannedFunction(
+        made = PlannedFunction(
             fun, None, options, needs_gradient=False, on_step=self.plan
         )
+        self._jitted.append(made)
+        return made
 
-    def plan(self, step: TracedStep) -> NoReturn:
-        """Plan a step for all targets, write the answers, and end the process."""
+    def plan(self, step: TracedStep) -> None:
+        """Plan the step for all targets, write the answers, and end the process.
+
+        The script goes on after a step of another name than the wanted one.
+        """
+        wanted = self._settings["step"]
+        if wanted not in (None, step.name):
+            self._passed.append(f"{step.name} ({step.place})")
+            return
         called = find_call_site()
         name = f"{step.name} ({step.place}), called at {called}"
         with ShapesOfLargeArrays.suspended():
@@ -124,7 +140,14 @@ class _ScriptPlanner:
             )
             rows.append(row)
             peaks.append(peak)
-        return ScriptPlan(step=name, rows=tuple(rows), peaks=tuple(peaks))
+        others = dict.fromkeys(
+            f"{function.record.name} ({function.record.place})"
+            for function in self._jitted
+            if function.record.calls == 0 and _is_users(function.__wrapped__)
+        )
+        return ScriptPlan(
+            step=name, others=tuple(others), rows=tuple(rows), peaks=tuple(peaks)
+        )
 
     def explain_error(
         self,
@@ -154,11 +177,13 @@ class _ScriptPlanner:
         """At the end of the script: there was no step."""
         if os.getpid() != self._process or self._is_written:
             return
-        script = self._settings["command"][0]
+        script, wanted = self._settings["command"][0], self._settings["step"]
         none = (
             "it ended before it called a function of jax.jit or jax.pmap that takes a "
             f"gradient: jit its step, or name a function to plan, such as {script}:make"
         )
+        if self._passed:
+            none = f"it called {', '.join(self._passed)}, but no step named {wanted!r}"
         self._write(ScriptPlan(problem=self._error or none))
 
     def _write(self, found: ScriptPlan) -> None:
@@ -184,6 +209,11 @@ def answer(
         refused = isinstance(e, CompilerRefusedError)
         problem = _message_of(e)
         return FitRow.without_answer(target.name, problem, is_refused=refused), None
+
+
+def _is_users(function: Callable[..., Any]) -> bool:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return code is not None and is_user_file(code.co_filename)
 
 
 def _message_of(error: Exception) -> str:
