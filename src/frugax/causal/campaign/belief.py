@@ -18,7 +18,8 @@ from .actions import Categorical, Grid
 # Draws of each mean.
 NUM_DRAWS = 96
 # Far outside of the data functions are guesses; in standard deviations of the target,
-# or twice as far as any outcome.
+# or twice as far as any outcome. Of 24 laboratories the models of four go further, to
+# 14 at most, in the first two experiments.
 _MOST_EFFECT = 10.0
 # A draw goes no further than this from the usual mean, or twice as far as any outcome,
 # or as far as the causal models expect. Few draws have much larger effects, at whatever
