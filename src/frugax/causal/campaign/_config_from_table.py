@@ -2,9 +2,9 @@
 
 What a column holds says how it is set: between its least and its greatest value, to
 whole numbers where it has no others, by orders of magnitude where these are far apart,
-on or off, or to one of its names. Dates, notes, constants and the numbers of rows are
-left out. The result is the text of a
-config file, so that all of it can be changed as in one that a person has written.
+on or off, or to one of its names. Dates, notes, constants, identifiers and the numbers
+of rows are left out. The result is the text of a config file, so that all of it can be
+changed as in one that a person has written.
 """
 
 import collections
@@ -93,12 +93,11 @@ def _find_domain(cells: Sequence[str]) -> Any:
 
     None is for dates, notes and numbers of rows.
     """
-    known = [cell.strip() for cell in cells if not is_missing(cell)]
-    if any(parse_number(cell) is None for cell in known):
+    texts = [cell.strip() for cell in cells]
+    cells = [text for text in texts if not is_missing(text)]
+    if any(parse_number(c) is None and c.lower() not in SWITCHES for c in cells):
         # Among names "none" is one more: no airbags, no additive.
-        is_none = lambda cell: cell.strip().lower() == "none"
-        known = [c.strip() for c in cells if not is_missing(c) or is_none(c)]
-    cells = known
+        cells = [t for t in texts if not is_missing(t) or t.lower() == "none"]
     if not cells:
         return "empty"
     if len(set(cells)) == 1:

@@ -78,10 +78,13 @@ def read_past_experiments(
         if name in columns:
             raise ValueError(f"{path}: two columns are called {name!r}: rename one.")
         columns[name] = [_read_cell(cell, variables.get(name)) for cell in cells]
-    left_out: dict[str, str] = {}
-    for name, cells in columns.items():
-        if name not in settings.named and name != intervened:
-            left_out |= {name: why} if (why := _find_useless(cells)) else {}
+    left_out = {
+        name: why
+        for name, cells in columns.items()
+        if name not in settings.named
+        and name != intervened
+        and (why := _find_useless(cells))
+    }
     if left_out:
         # Dates, notes and numbers of samples, which every laboratory's table has.
         listed = ", ".join(f"{name} ({why})" for name, why in left_out.items())
