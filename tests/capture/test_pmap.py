@@ -18,8 +18,10 @@ ROWS = normal(1, 4, 512, 64)
 
 
 def loss(w, x, is_shared):
+    # As attention divides its scores: the root of a number of Python is weakly typed.
+    root = jnp.sqrt(w.shape[0]).astype(x.dtype)
     for _ in range(4):
-        x = jnp.tanh(x @ w)
+        x = jnp.tanh(8 * x @ w / root)
     value = jnp.mean(x**2)
     return jnp.sqrt(lax.pmean(value, "rows")) if is_shared else value
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import AbstractMesh, use_abstract_mesh
 
 from ._graph import MARKS
@@ -92,7 +91,7 @@ class RetypedProgram:
         if aval is atom.aval:
             return atom
         if isinstance(atom, Literal):
-            return Literal(np.asarray(atom.val), aval)
+            return Literal(atom.val, aval)  # which may be weakly typed
         self._atoms[atom] = fresh_var(aval)
         return self._atoms[atom]
 
