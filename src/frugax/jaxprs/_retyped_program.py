@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AbstractMesh, use_abstract_mesh
 
 from ._graph import MARKS
@@ -91,7 +92,11 @@ class RetypedProgram:
         if aval is atom.aval:
             return atom
         if isinstance(atom, Literal):
-            return Literal(atom.val, aval)  # which may be weakly typed
+            value = np.asarray(atom.val)
+            # A number of Python is weakly typed, which an array of NumPy is not.
+            if aval.weak_type and not value.ndim and jax.typeof(value.item()) == aval:
+                value = value.item()
+            return Literal(value, aval)
         self._atoms[atom] = fresh_var(aval)
         return self._atoms[atom]
 
