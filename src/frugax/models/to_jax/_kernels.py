@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ._dtypes import Dtypes
+from ._arrays import Arrays
 from ._grouped_linear import grouped_linear
 from ._kernels_conv import ConvolutionKernels
 
 
-class Kernels(ConvolutionKernels, Dtypes):
+class Kernels(ConvolutionKernels, Arrays):
     """Methods that `JaxNamespace` inherits."""
 
     precision: Any

@@ -16,16 +16,11 @@ from jax import lax
 from frugax.models.aten import evaluate
 from frugax.models.ops import FLOAT_DTYPE, as_dtype
 
-from ._creation import Creation
-from ._dtypes import Array
-from ._elementwise import Elementwise
+from ._arrays import Array
 from ._kernels import Kernels
-from ._products import Products
-from ._reductions import Reductions
-from ._shapes import Shapes
 
 
-class JaxNamespace(Elementwise, Reductions, Shapes, Products, Creation, Kernels):
+class JaxNamespace(Kernels):
     """The operations of JAX that bodies of ops use.
 
     Attributes:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ._dtypes import TO_TORCH
+from ._arrays import TO_TORCH
 
 
 def evaluate(

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from ._dtypes import Dtypes
+from ._axes import AxisArrays
 from ._kernels_conv import ConvolutionKernels
 
 
-class Kernels(ConvolutionKernels, Dtypes):
+class Kernels(ConvolutionKernels, AxisArrays):
     """Methods that `TorchNamespace` inherits."""
 
     # Run step by step, each step is cheaper the less is done in it.

@@ -14,20 +14,12 @@ import torch.nn.functional as F
 
 from frugax.models.ops import FLOAT_DTYPE, as_dtype
 
+from ._arrays import Array
 from ._aten import evaluate
-from ._creation import Creation
-from ._dtypes import Array
-from ._elementwise import Elementwise
-from ._indexing import Indexing
 from ._kernels import Kernels
-from ._products import Products
-from ._reductions import Reductions
-from ._shapes import Shapes
 
 
-class TorchNamespace(
-    Elementwise, Reductions, Shapes, Indexing, Products, Creation, Kernels
-):
+class TorchNamespace(Kernels):
     """The operations of torch, as bodies of ops see them.
 
     Attributes:
