@@ -175,7 +175,7 @@ def test_gradients_and_keys_of_another_type_are_refused():
         layer.evaluate({}, {"input": ones}, output_gradients=ones)
     for key in ("a", 1.5):
         with refuses(TypeError, key):
-            layer.randomize_params(key)  # pyrefly: ignore[bad-argument-type]
+            layer.randomize_params(key)
 
 
 # --- draws, masks and statistics ----------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .dtypes import as_dtype, as_float, to_numpy
-from .graph import Library, ModelGraph, Spec
+from .graph import Library, ModelGraph, Spec, Weight
 from .ops import ALIASES, OPS, Op, custom_op, find
 
 # Transformations of functions of arrays, with the arguments of JAX.
@@ -61,6 +61,14 @@ class Backend:
 
     def get_random_key(self) -> Any:
         """A fresh random key; every call returns another one."""
+        raise NotImplementedError
+
+    def key_of(self, seed: int) -> Any:
+        """The random key of a seed."""
+        raise NotImplementedError
+
+    def draw_weights(self, key: Any, weights: Mapping[str, Weight]) -> dict[str, Any]:
+        """Draw the initial values of weights by key."""
         raise NotImplementedError
 
     @property

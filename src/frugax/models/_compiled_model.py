@@ -227,13 +227,6 @@ class CompiledModel:
                         f"{length} and {n}."
                     )
 
-    def check_key(self, key: Any) -> None:
-        """Check that a random key is an array, as a seed has become one."""
-        if not hasattr(key, "dtype"):
-            raise TypeError(
-                f"key must be a seed, such as 0, or a random key, got {key!r:.60}."
-            )
-
     def check_cotangents(
         self, cotangents: Mapping[str, Any], outputs: Mapping[str, Any]
     ) -> None:
@@ -433,6 +426,39 @@ class CompiledModel:
         if as_declared:
             self.check_inputs(given)
         return given
+
+    # --- where training starts --------------------------------------------------
+
+    def randomize_params(self, key: Any = None) -> dict[str, Any]:
+        """Draw random parameters by key; on JAX in one compiled program.
+
+        On a mesh each one is created split: along its first dimension that the mesh's
+        last axis divides, or replicated if there is no such dimension.
+
+        Args:
+            key: a random key or a seed; the backend's next one if not given.
+
+        Raises:
+            TypeError: it is neither.
+        """
+        weights = {k: w for k, w in self.weights.items() if k in self.param_keys}
+        with self.backend.scope():
+            if key is None:
+                key = self.backend.get_random_key()
+            elif isinstance(key, int):
+                key = self.backend.key_of(key)
+            if not hasattr(key, "dtype"):
+                raise TypeError(
+                    f"key must be a seed, such as 0, or a random key, got {key!r:.60}."
+                )
+            return self.backend.draw_weights(key, weights)
+
+    def initial_state(self) -> dict[str, Any]:
+        """Build the state by key before training; empty for a model without state."""
+        weights = {k: w for k, w in self.weights.items() if w.kind == "state"}
+        with self.backend.scope():
+            # State starts from constants, so any key will do.
+            return self.backend.draw_weights(self.backend.key_of(0), weights)
 
     # --- text and names ----------------------------------------------------------
 

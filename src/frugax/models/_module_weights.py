@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from frugax.errors import MissingExtraError, ShapeError, UnsupportedModuleError
+from frugax.errors import MissingExtraError, UnsupportedModuleError
 
 from ._compiled_model import CompiledModel
 from ._module_settings import (
@@ -23,9 +23,7 @@ from ._state_dict import Matches, Names, Rule, Weights
 from .dtypes import to_numpy
 from .graph import OpNode
 from .serialization import (
-    assign_weights,
     expected_weights,
-    find_mismatches,
     weights_by_block,
 )
 
@@ -220,25 +218,7 @@ def _load(
             matches.take(key, fitted, target, change)
             pairs.append((path, target))
     matches.report_unused(rules, used)
-    problems = [
-        *matches.problems,
-        *find_mismatches(compiled.program, matches.found, matches.origin),
-    ]
-    if problems:
-        raise ShapeError(
-            f"the {library} module does not fit the model: {'; '.join(problems)}."
-        )
-    weights = Weights(
-        *assign_weights(
-            compiled.program,
-            matches.found,
-            f"the {library} module",
-            keep=False,
-            cast=False,
-            allow_non_finite=False,
-        )
-    )
-    return weights, pairs
+    return matches.assign(compiled, f"the {library} module"), pairs
 
 
 def _check_settings(

@@ -99,23 +99,9 @@ def load_state_dict(
             matched.take(key, array, key, None)
     else:
         matched.match_rules(arrays, [Rule(k, v) for k, v in names.items()])
-    problems = [
-        *matched.problems,
-        *find_mismatches(compiled.program, matched.found, matched.origin),
-    ]
-    if problems:
-        raise ShapeError(
-            f"{source_name} does not fit the model: {'; '.join(problems)}."
-        )
-    filled = assign_weights(
-        compiled.program,
-        matched.found,
-        source_name,
-        keep=False,
-        cast=cast,
-        allow_non_finite=allow_non_finite,
+    return matched.assign(
+        compiled, source_name, cast=cast, allow_non_finite=allow_non_finite
     )
-    return Weights(*filled)
 
 
 class Matches:
@@ -186,6 +172,36 @@ class Matches:
                 self.found[target] = _transform(array, change)
             except (TypeError, ValueError, IndexError) as e:
                 self.problems.append(f"{key!r} {list(array.shape)}: {e}")
+
+    def assign(
+        self,
+        compiled: CompiledModel,
+        source: str,
+        *,
+        cast: bool = False,
+        allow_non_finite: bool = False,
+    ) -> Weights:
+        """Make weights of the arrays.
+
+        Raises:
+            ShapeError: they do not fit the model; all problems are named at once.
+        """
+        program = compiled.program
+        problems = [
+            *self.problems,
+            *find_mismatches(program, self.found, self.origin),
+        ]
+        if problems:
+            raise ShapeError(f"{source} does not fit the model: {'; '.join(problems)}.")
+        filled = assign_weights(
+            program,
+            self.found,
+            source,
+            keep=False,
+            cast=cast,
+            allow_non_finite=allow_non_finite,
+        )
+        return Weights(*filled)
 
 
 class Rule:

@@ -11,7 +11,7 @@ import jax.scipy.special as special
 import numpy as np
 from jax import lax
 
-from frugax.models.ops import OPS, is_floating
+from frugax.models.ops import ALIASES, OPS, is_floating
 
 from ._table import (
     Array,
@@ -29,40 +29,21 @@ from ._table import (
 # --- of one tensor ----------------------------------------------------------------
 
 
+# Those that are the namespace's own, whatever it calls them.
+_FLOAT_NAMES = """
+acos acosh asin asinh atan atanh cos cosh erf erfc exp exp2 expm1 i0 lgamma log log10
+log1p log2 reciprocal rsqrt sigmoid sin sinc sinh sqrt tan tanh
+"""
+_SAME_NAMES = """
+isfinite isinf isnan isneginf isposinf signbit logical_not bitwise_not square relu real
+imag conj angle
+"""
 _FLOATS: dict[str, Callable[..., Array]] = {
-    "acos arccos": jnp.arccos,
-    "acosh": jnp.arccosh,
-    "asin": jnp.arcsin,
-    "asinh": jnp.arcsinh,
-    "atan": jnp.arctan,
-    "atanh": jnp.arctanh,
-    "cos": jnp.cos,
-    "cosh": jnp.cosh,
     # At 0 it is minus infinity in torch, and NaN in JAX.
     "digamma": lambda x: jnp.where(
         x == 0, jnp.copysign(jnp.inf, -x), special.digamma(x)
     ),
-    "erf special_erf": lax.erf,
-    "erfc": lax.erfc,
     "erfinv": lax.erf_inv,
-    "exp": jnp.exp,
-    "exp2": jnp.exp2,
-    "expm1": jnp.expm1,
-    "lgamma": special.gammaln,
-    "log": jnp.log,
-    "log10": jnp.log10,
-    "log1p": jnp.log1p,
-    "log2": jnp.log2,
-    "reciprocal": jnp.reciprocal,
-    "rsqrt": lax.rsqrt,
-    "sigmoid": jax.nn.sigmoid,
-    "sin": jnp.sin,
-    "sinc": jnp.sinc,
-    "sinh": jnp.sinh,
-    "special_i0 i0": special.i0,
-    "sqrt": jnp.sqrt,
-    "tan": jnp.tan,
-    "tanh": jnp.tanh,
 }
 _SAME: dict[str, Callable[..., Array]] = {
     "ceil": lambda x: jnp.ceil(x) if is_floating(x.dtype) else x,
@@ -70,23 +51,10 @@ _SAME: dict[str, Callable[..., Array]] = {
     "trunc": lambda x: jnp.trunc(x) if is_floating(x.dtype) else x,
     "frac": lambda x: x - jnp.trunc(x),
     "neg negative": jnp.negative,
-    "square": jnp.square,
-    "relu": jax.nn.relu,
     "clone alias contiguous lift_fresh lift_fresh_copy": lambda x: x,
     "resolve_conj resolve_neg": lambda x: x,
     "detach detach_copy": lax.stop_gradient,
-    "isfinite": jnp.isfinite,
-    "isinf": jnp.isinf,
-    "isnan": jnp.isnan,
-    "isneginf": jnp.isneginf,
-    "isposinf": jnp.isposinf,
-    "signbit": jnp.signbit,
-    "logical_not": jnp.logical_not,
-    "bitwise_not": jnp.bitwise_not,
-    "real": jnp.real,
-    "imag": jnp.imag,
-    "conj _conj _conj_physical conj_physical": jnp.conj,
-    "angle": jnp.angle,
+    "_conj _conj_physical conj_physical": jnp.conj,
     "round": lambda x, decimals=0: (
         jnp.round(x, decimals) if is_floating(x.dtype) else x
     ),
@@ -100,6 +68,14 @@ def _of_floats(function: Callable[..., Array]) -> Callable[..., Array]:
     return lambda xp, x: function(xp, to_float(xp, x))
 
 
+def _own(name: str) -> Callable[..., Array]:
+    return lambda xp, x: getattr(xp, ALIASES.get(name, name))(x)
+
+
+for _name in _FLOAT_NAMES.split():
+    aten(_name)(_of_floats(_own(_name)))
+for _name in _SAME_NAMES.split():
+    aten(_name)(_own(_name))
 aten_table(_FLOATS, _of_floats)
 aten_table(_SAME)
 aten("abs", "absolute")(

@@ -130,31 +130,15 @@ def _convolve(
         pairs = [(r // 2, r - r // 2) for r in reach]
     else:
         pairs = [(p, p) for p in _each_axis(padding, axes)]
-    steps, spread = stride, (1,) * axes
-    if output_padding is not None:
-        # The gradient of a convolution: spread the input, and turn the kernel around.
+    # Channels last, as the kernels of ops have them: XLA lays arrays out anew anyway.
+    x, kernel = jnp.moveaxis(x, 1, -1), jnp.moveaxis(weight, (1, 0), (-2, -1))
+    if output_padding is None:
+        result = xp.convolution(x, kernel, stride, pairs, dilation, groups)
+    else:
         extra = _each_axis(output_padding, axes)
-        pairs = [
-            (r - p, r - p + e) for r, (p, _), e in zip(reach, pairs, extra, strict=True)
-        ]
-        steps, spread = (1,) * axes, stride
-        weight = jnp.flip(weight, tuple(range(2, 2 + axes)))
-        count, out = weight.shape[:2]
-        weight = weight.reshape((groups, count // groups, out, *weight.shape[2:]))
-        weight = jnp.swapaxes(weight, 1, 2)
-        weight = weight.reshape((groups * out, count // groups, *weight.shape[3:]))
-    letters = "DHW"[-axes:] if axes <= 3 else "ABCDEFG"[:axes]
-    result = lax.conv_general_dilated(
-        x,
-        weight,
-        steps,
-        pairs,
-        lhs_dilation=spread,
-        rhs_dilation=dilation,
-        dimension_numbers=(f"NC{letters}", f"OI{letters}", f"NC{letters}"),
-        feature_group_count=groups,
-        precision=xp.precision,
-    )
+        ends = [(low, high - e) for (low, high), e in zip(pairs, extra, strict=True)]
+        result = xp.convolution_transpose(x, kernel, stride, ends, dilation, groups)
+    result = jnp.moveaxis(result, -1, 1)
     if bias is not None:
         result = result + bias.reshape((-1, *[1] * axes))
     return result[0] if is_single else result

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from frugax.models.ops import Count
+
 from ._composite import Composite
 from ._layer import Layer
 from ._model import Model
@@ -36,18 +38,10 @@ class Repeat(Layer):
     """
 
     block: Layer
-    depth: int
+    depth: Count
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.block, Layer):
-            raise TypeError(f"Repeat.block must be a layer, got {self.block!r:.60}.")
-        if not isinstance(self.depth, int) or isinstance(self.depth, bool):
-            raise TypeError(
-                f"Repeat.depth must be a whole number, got {self.depth!r:.60}."
-            )
-        if self.depth < 1:
-            raise ValueError(f"Repeat.depth must be >= 1, got {self.depth}.")
         if not self.block.inputs:
             raise ValueError(f"Repeat.block {self.block.title} has no input.")
 

@@ -11,10 +11,10 @@ from jaxtyping import Array, PRNGKeyArray, Shaped
 
 from frugax.models._backend import Backend
 from frugax.models.dtypes import as_dtype, float32
-from frugax.models.graph import Library, ModelGraph, Spec
+from frugax.models.graph import Library, ModelGraph, Spec, Weight
 
 from ._devices import choose_device, make_mesh, sharding_of
-from ._initial import split_weight
+from ._initial import draw, split_weight
 from ._namespace import JaxNamespace
 from ._record import library_of, record_shapes
 
@@ -195,7 +195,13 @@ class JaxBackend(Backend):
 
     def set_seed(self, seed: int) -> None:
         """Restart the backend's random numbers."""
-        self._key = jax.random.key(seed)
+        self._key = self.key_of(seed)
+
+    def key_of(self, seed: int) -> PRNGKeyArray:
+        return jax.random.key(seed)
+
+    def draw_weights(self, key: Any, weights: Mapping[str, Weight]) -> dict[str, Array]:
+        return draw(key, weights, self.dtype, self.mesh)
 
     def get_random_key(self) -> PRNGKeyArray:
         """Return a new random key; each call returns a different one."""

@@ -6,13 +6,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PRNGKeyArray, Shaped
+from jaxtyping import Array, Shaped
 
 from frugax.models._compiled_model import CompiledModel
 from frugax.models.graph import Program, Run
 
 from ._backend import JaxBackend
-from ._initial import draw
 
 Arrays = dict[str, Shaped[Array, "..."]]
 
@@ -165,35 +164,6 @@ class JaxModel(CompiledModel):
             if self.backend.debug:
                 self.check_finite(result, args[0], args[1], _is_finite)
             return result
-
-    def randomize_params(
-        self, key: PRNGKeyArray | int | None = None
-    ) -> dict[str, Shaped[Array, "..."]]:
-        """Draw random parameters by key, in one compiled program.
-
-        On a mesh each one is created split: along its first dimension that the mesh's
-        last axis divides, or replicated if there is no such dimension.
-
-        Args:
-            key: a random key or a seed; the backend's next one if not given.
-        """
-        weights = {k: w for k, w in self.weights.items() if k in self.param_keys}
-        with self.backend.scope():
-            if key is None:
-                key = self.backend.get_random_key()
-            elif isinstance(key, int):
-                key = jax.random.key(key)
-            self.check_key(key)
-            return draw(key, weights, self.backend.dtype, self.backend.mesh)
-
-    def initial_state(self) -> dict[str, Shaped[Array, "..."]]:
-        """Build the state by key before training; empty for a model without state."""
-        weights = {k: w for k, w in self.weights.items() if w.kind == "state"}
-        with self.backend.scope():
-            # State starts from constants, so the key is not used. `draw` takes one for
-            # all weights alike.
-            key = jax.random.key(0)
-            return draw(key, weights, self.backend.dtype, self.backend.mesh)
 
     @functools.cached_property
     def pure(self) -> Callable[..., Any]:

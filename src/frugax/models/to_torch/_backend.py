@@ -10,9 +10,10 @@ import torch
 
 from frugax.models._backend import Backend
 from frugax.models.dtypes import as_dtype, float32
-from frugax.models.graph import Library, ModelGraph, Spec
+from frugax.models.graph import Library, ModelGraph, Spec, Weight
 
 from ._devices import choose_device
+from ._initial import draw
 from ._namespace import TorchNamespace
 from ._record import record_shapes, spec_of
 
@@ -179,7 +180,16 @@ class TorchBackend(Backend):
         # Keys are counted rather than split, so the key of the n-th call depends on the
         # seed and n alone.
         self._drawn += 1
-        return self.xp.fold_in(key_of(self._seed, self.device), self._drawn)
+        return self.xp.fold_in(self.key_of(self._seed), self._drawn)
+
+    def key_of(self, seed: int) -> torch.Tensor:
+        # An int64 tensor, the seed of a `torch.Generator`.
+        return torch.scalar_tensor(seed, dtype=torch.int64, device=self.device)
+
+    def draw_weights(
+        self, key: Any, weights: Mapping[str, Weight]
+    ) -> dict[str, torch.Tensor]:
+        return draw(key, weights, self.dtype, self.xp)
 
     def split_key(self, key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Two keys from one: the first to go on with, the second to use."""
@@ -190,11 +200,6 @@ class TorchBackend(Backend):
         return (
             f"TorchBackend(dtype={self.dtype.name}, device={self.device or 'default'})"
         )
-
-
-def key_of(seed: int, device: torch.device | None) -> torch.Tensor:
-    """A random key: an int64 tensor, the seed of a `torch.Generator`."""
-    return torch.scalar_tensor(seed, dtype=torch.int64, device=device)
 
 
 def _precision(value: Any) -> str | None:

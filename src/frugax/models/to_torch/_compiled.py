@@ -10,9 +10,8 @@ from frugax.errors import ShapeError
 from frugax.models._compiled_model import CompiledModel
 from frugax.models.graph import Program, Run
 
-from ._backend import TorchBackend, key_of
+from ._backend import TorchBackend
 from ._execution_plan import Plan
-from ._initial import draw
 
 Tensors = dict[str, torch.Tensor]
 PLANS_KEPT = 256  # shapes that never come back must not pile up
@@ -207,29 +206,6 @@ class TorchModel(CompiledModel):
                 f"{what}[{key!r}] is on {value.device}, but the backend on {here}: "
                 "move it with backend.array(...)."
             )
-
-    # --- where training starts --------------------------------------------------
-
-    def randomize_params(self, key: torch.Tensor | int | None = None) -> Tensors:
-        """Random parameters by key.
-
-        Args:
-            key: a random key or a seed; the backend's next one if not given.
-        """
-        weights = {k: w for k, w in self.weights.items() if k in self.param_keys}
-        if key is None:
-            key = self.backend.get_random_key()
-        elif isinstance(key, int):
-            key = key_of(key, self.backend.device)
-        self.check_key(key)
-        return draw(key, weights, self.backend.dtype, self.backend.xp)
-
-    def initial_state(self) -> Tensors:
-        """Build the state by key before training; empty for a model without state."""
-        weights = {k: w for k, w in self.weights.items() if w.kind == "state"}
-        # State starts from constants, so the key is not used.
-        key = key_of(0, self.backend.device)
-        return draw(key, weights, self.backend.dtype, self.backend.xp)
 
 
 def finite(value: Any) -> bool:
