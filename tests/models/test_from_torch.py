@@ -248,6 +248,8 @@ FUNCTIONS = {
     + (x > -2).to(torch.uint8).all(1, keepdim=True) * (x > 2).to(torch.uint8).any(),
     "all but a diagonal": lambda x: x[0, 0, :5, :5][~torch.eye(5).bool()].view(5, 4),
     "complex numbers": lambda x: torch.fft.fft(x * 2j + (1 - 0.5j)).real,
+    "places of constants": lambda x: x[..., (torch.arange(6) % 2).nonzero().squeeze(-1)]
+    + x[..., torch.where(torch.arange(6) > 2)[0]] * torch.arange(7)[2:5].unique(),
 }  # fmt: skip
 
 
@@ -753,6 +755,15 @@ def test_an_input_and_a_weight_may_have_one_name():
     imported = from_torch(Scales(), (torch.ones(1),))
     assert set(imported.params) == {"x"}
     assert evaluate(imported, torch.full((1,), 2.0)) == 6
+
+
+def test_an_input_has_the_name_of_its_argument():
+    class Differs(nn.Module):
+        def forward(self, X, Y, x_max):
+            return (X - Y) / x_max
+
+    imported = from_torch(Differs(), (torch.ones(2), torch.zeros(2), torch.ones(1)))
+    assert list(imported.shapes) == ["X", "Y", "x_max"]
 
 
 class Straight(torch.autograd.Function):

@@ -25,6 +25,12 @@ _SELECTIONS = {
     torch.Tensor.masked_select, torch.nonzero, torch.Tensor.nonzero, torch.where,
 }  # fmt: skip
 _INDEXING = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
+# Functions whose results are as long as data say.
+_DATA_LENGTHS = {
+    torch.masked_select, torch.Tensor.masked_select, torch.nonzero, torch.where,
+    torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere, torch.unique,
+    torch.Tensor.unique,
+}  # fmt: skip
 _COMPARISONS = {torch.equal, torch.Tensor.equal}
 _YES_OR_NO = {torch.Tensor.__bool__, torch.is_nonzero, torch.Tensor.is_nonzero}
 # What gives Python a value.
@@ -91,6 +97,9 @@ class TracedCalls(TorchFunctionMode):
             answer = self._ask(func, args)
             if answer is not None:
                 return answer
+        chooses = func is torch.where and len(args) + len(kwargs) > 1
+        if func in _DATA_LENGTHS and known is not None and not chooses:
+            return self._compute(func, known)
         if func in _SELECTIONS:
             if func is torch.where and args and args[0].dtype == torch.uint8:
                 args = args[0].bool(), *args[1:]  # which torch does not trace
@@ -145,6 +154,16 @@ class TracedCalls(TorchFunctionMode):
         return tuple(places)
 
     # --- values ---------------------------------------------------------------------
+
+    def _compute(self, func: Any, known: Any) -> Any:
+        """The results of a call on values as constants, with the lengths they have."""
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
+            values, structure = pytree.tree_flatten(func(*known[0], **known[1]))
+        constants = [torch.tensor(v.tolist(), dtype=v.dtype) for v in values]
+        for constant, value in zip(constants, values, strict=True):
+            self._tensors.append(constant)
+            self._note_value(constant, value)
+        return pytree.tree_unflatten(constants, structure)
 
     def _known(self, values: Any) -> Any:
         """Some arguments with the values of their tensors; None if one has none."""

@@ -1,5 +1,6 @@
 """Walk an exported program of torch: connections, tensors and numbers of its nodes."""
 
+import inspect
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -58,6 +59,9 @@ class Walk:
         # One tensor under several names is one weight.
         self.tied: dict[int, str] = {}
         module = traced.module
+        # torch.export writes the names of arguments in small letters.
+        arguments = inspect.signature(module.forward).parameters
+        self.arguments = {n.lower(): n for n in arguments if n.lower() not in arguments}
         self.tensors = {
             **dict(module.named_parameters(remove_duplicate=False)),
             **dict(module.named_buffers(remove_duplicate=False)),
@@ -134,7 +138,7 @@ class Walk:
     # --- values from outside --------------------------------------------------------
 
     def _input(self, node: Any) -> IOKey:
-        value, name = node.meta["val"], node.name
+        value, name = node.meta["val"], self.arguments.get(node.name, node.name)
         taken = (*self.exported.graph_signature.parameters, *self.inputs)
         while name in taken:  # as that of a parameter
             name += "_input"
