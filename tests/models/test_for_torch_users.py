@@ -6,21 +6,7 @@ import numpy as np
 import pytest
 
 import frugax as ml
-from frugax.models import (
-    GRU,
-    LSTM,
-    RNN,
-    AvgPool2D,
-    BinaryCrossEntropy,
-    CrossEntropy,
-    IOKey,
-    Linear,
-    MaxPool1D,
-    MaxPool2D,
-    Model,
-    NegativeLogLikelihood,
-    RecurrentStack,
-)
+from frugax import models as m
 from refusals import refuses, warns
 from tiers import mostly_thorough
 
@@ -37,8 +23,8 @@ WEIGHT = np.array([0.5, 1.0, 2.0, 0.25])
 def _both(layer, data, **wires):
     """The loss and the gradient of its input on both libraries."""
     dtypes = {k: "int32" if v.dtype.kind == "i" else None for k, v in data.items()}
-    keys = {k: IOKey(k, v.shape, dtypes[k]) for k, v in data.items()}
-    model = Model.create(loss=layer(**keys, **wires))
+    keys = {k: m.IOKey(k, v.shape, dtypes[k]) for k, v in data.items()}
+    model = m.Model.create(loss=layer(**keys, **wires))
     for backend in BACKENDS:
         compiled = ml.compile(model, backend, trainable_keys=["input"])
         rest = {k: v for k, v in data.items() if k != "input"}
@@ -72,7 +58,7 @@ def test_cross_entropy_equals_torch(case):
     data = {"input": LOGITS, "target": SHARES if shares else LABELS}
     if weighted:
         data["weight"] = WEIGHT
-    layer = CrossEntropy(
+    layer = m.CrossEntropy(
         reduction=reduction, ignore_index=ignore, label_smoothing=smoothing
     )
     x = torch.tensor(LOGITS, requires_grad=True)
@@ -99,7 +85,7 @@ def test_weighted_nll_equals_torch(reduction):
         reduction=reduction,
         ignore_index=2,
     )
-    layer = NegativeLogLikelihood(reduction=reduction, ignore_index=2)
+    layer = m.NegativeLogLikelihood(reduction=reduction, ignore_index=2)
     for outputs, _ in _both(layer, data):
         np.testing.assert_allclose(outputs["loss"], want, 1e-10)
 
@@ -120,7 +106,7 @@ def test_binary_cross_entropy_with_pos_weight_equals_torch(weighted, reduction):
         reduction=reduction,
     )
     want.sum().backward()
-    for outputs, gradients in _both(BinaryCrossEntropy(reduction=reduction), data):
+    for outputs, gradients in _both(m.BinaryCrossEntropy(reduction=reduction), data):
         np.testing.assert_allclose(outputs["loss"], want.detach(), 1e-10)
         np.testing.assert_allclose(gradients["input"], x.grad, 1e-9, 1e-12)
 
@@ -128,10 +114,10 @@ def test_binary_cross_entropy_with_pos_weight_equals_torch(weighted, reduction):
 @pytest.mark.parametrize(
     ("layer", "want", "shape"),
     [
-        (MaxPool1D(2), lambda x: F.max_pool1d(x, 2), (6, 3)),
-        (MaxPool2D(2), lambda x: F.max_pool2d(x, 2), (4, 6, 3)),
+        (m.MaxPool1D(2), lambda x: F.max_pool1d(x, 2), (6, 3)),
+        (m.MaxPool2D(2), lambda x: F.max_pool2d(x, 2), (4, 6, 3)),
         (
-            AvgPool2D(3, padding=1, stride=2),
+            m.AvgPool2D(3, padding=1, stride=2),
             lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
             (5, 7, 3),
         ),
@@ -148,7 +134,7 @@ def test_a_pool_takes_one_example_without_a_batch(layer, want, shape):
         np.testing.assert_allclose(out, expected, 1e-12)
 
 
-@pytest.mark.parametrize("kind", [RNN, GRU, LSTM])
+@pytest.mark.parametrize("kind", [m.RNN, m.GRU, m.LSTM])
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_a_recurrent_stack_equals_torch_with_initial_states(kind, bidirectional):
     net = getattr(torch.nn, kind.__name__)(
@@ -156,14 +142,14 @@ def test_a_recurrent_stack_equals_torch_with_initial_states(kind, bidirectional)
     ).double()
     count = 2 * (1 + bidirectional)
     shapes = {"input": (2, 5, 3), "state": (count, 2, 4)}
-    if kind is LSTM:
+    if kind is m.LSTM:
         shapes["cell_state"] = (count, 2, 4)
     data = {k: rng.normal(size=s) for k, s in shapes.items()}
     x, *states = (torch.tensor(v) for v in data.values())
     want, last = net(x, tuple(states) if len(states) == 2 else states[0])
-    layer = RecurrentStack(kind(4), depth=2, bidirectional=bidirectional)
-    outs = layer(**{k: IOKey(k, s) for k, s in shapes.items()})
-    model = Model.create(output=outs[0], last_state=outs[1])
+    layer = m.RecurrentStack(kind(4), depth=2, bidirectional=bidirectional)
+    outs = layer(**{k: m.IOKey(k, s) for k, s in shapes.items()})
+    model = m.Model.create(output=outs[0], last_state=outs[1])
     weights = {}
     for level in range(2):
         for side, suffix in (("forward", ""), ("backward", "_reverse")):
@@ -173,7 +159,7 @@ def test_a_recurrent_stack_equals_torch_with_initial_states(kind, bidirectional)
             at = f"recurrent_stack_0.{side}_{level}"
             weights[f"{at}.weight"] = get("weight_ih")
             weights[f"{at}.hidden_weight"] = get("weight_hh")
-            if kind is GRU:
+            if kind is m.GRU:
                 weights[f"{at}.bias"] = get("bias_ih")
                 weights[f"{at}.hidden_bias"] = get("bias_hh")
             else:
@@ -182,14 +168,14 @@ def test_a_recurrent_stack_equals_torch_with_initial_states(kind, bidirectional)
     for backend in BACKENDS:
         got = ml.compile(model, backend).evaluate(weights, data)
         np.testing.assert_allclose(got["output"], want.detach(), 1e-9, 1e-12)
-        h = last[0] if kind is LSTM else last
+        h = last[0] if kind is m.LSTM else last
         np.testing.assert_allclose(got["last_state"], h.detach(), 1e-9, 1e-12)
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.name)
 def test_a_declared_shape_is_enforced_and_the_input_blamed(backend):
-    x = IOKey("x", shape=("batch", 3))
-    model = Model.create(y=Linear(2)(x), z=IOKey("other", shape=("batch", 5)) * 2)
+    x = m.IOKey("x", shape=("batch", 3))
+    model = m.Model.create(y=m.Linear(2)(x), z=m.IOKey("other", shape=("batch", 5)) * 2)
     compiled = ml.compile(model, backend)
     params = compiled.randomize_params()
     good = {"x": np.ones((4, 3)), "other": np.ones((4, 5))}
@@ -204,7 +190,7 @@ def test_a_declared_shape_is_enforced_and_the_input_blamed(backend):
 
 def test_saving_nan_weights_warns(tmp_path):
     backend = ml.JaxBackend()
-    compiled = ml.compile(Linear(2), backend, shapes={"input": (1, 3)})
+    compiled = ml.compile(m.Linear(2), backend, shapes={"input": (1, 3)})
     params = compiled.randomize_params() | {"bias": backend.array([1.0, np.nan])}
     with warns(UserWarning, "bias"):
         compiled.save(tmp_path / "m.safetensors", params)
@@ -226,7 +212,7 @@ def test_generated_names_read_well(layer, kind):
 
 def test_a_misspelt_setting_suggests_the_right_one():
     with refuses(TypeError, "dim"):
-        Linear(dim=4)  # pyrefly: ignore[missing-argument, unexpected-keyword]
+        m.Linear(dim=4)  # pyrefly: ignore[missing-argument, unexpected-keyword]
     with refuses(TypeError, "colour"):
         ml.models.Conv2D(colour=4)  # pyrefly: ignore[missing-argument, unexpected-keyword]
 
@@ -256,13 +242,13 @@ def test_settings_of_torch_and_flax_are_refused_with_the_name_here(mistake, name
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.name)
 def test_a_mask_cannot_be_an_index(backend):
-    x = IOKey("x", shape=(2, 3))
-    for model in (Model.create(x[x > 0]), Model.create(x[:, x[0] > 0, None])):
+    x = m.IOKey("x", shape=(2, 3))
+    for model in (m.Model.create(x[x > 0]), m.Model.create(x[:, x[0] > 0, None])):
         with refuses(ml.errors.ShapeError, "where"):
             ml.compile(model, backend)
 
 
 def test_one_output_by_position_is_called_output():
-    assert Model.create(IOKey("x", shape=(2,)) + 1).outputs == ("output",)
+    assert m.Model.create(m.IOKey("x", shape=(2,)) + 1).outputs == ("output",)
     with refuses(TypeError, "create"):
-        Model.create(IOKey("x"), IOKey("y"))
+        m.Model.create(m.IOKey("x"), m.IOKey("y"))

@@ -7,31 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from frugax import models as m
 from frugax.errors import ShapeError
 from frugax.models import IOKey, JaxBackend, Layer, Model, compile, weight_of
 from frugax.models.graph import LoopNode
-from frugax.models.layers import (
-    L1,
-    L2,
-    MLP,
-    Conv2D,
-    ConvNet,
-    CrossEntropy,
-    Dropout,
-    Gelu,
-    GlobalAvgPool,
-    LayerNorm,
-    Linear,
-    Relu,
-    Residual,
-    ResidualMLP,
-    Sequential,
-    TransformerBlock,
-    TransformerDecoder,
-    TransformerEncoder,
-    TransformerLM,
-    UNet,
-)
 from refusals import refuses
 
 from .layer_cases import arrays, close, labels, numbers, run
@@ -41,30 +20,30 @@ pytestmark = pytest.mark.slow
 
 def test_inference_leaves_dropout_out():
     x = numbers(6, 8)
-    model = Sequential([Linear(8), Dropout(0.9)])
+    model = m.Sequential([m.Linear(8), m.Dropout(0.9)])
     compiled = compile(model, JaxBackend(), shapes={"input": x.shape}, inference=True)
     assert compiled.data_keys == {"input"}
     params = compiled.randomize_params(0)
     got = compiled.evaluate(params, {"input": jnp.asarray(x)})["output"]
-    bare = Sequential([Linear(8)])
+    bare = m.Sequential([m.Linear(8)])
     np.testing.assert_array_equal(got, run(bare, params, input=x)["output"])
 
 
 STACKS = [
-    ResidualMLP(width=6, depth=2, classes=3),
-    TransformerLM(
-        7, TransformerBlock(8, 2, norm="rms", gated=True), 2, positions="rotary"
+    m.ResidualMLP(width=6, depth=2, classes=3),
+    m.TransformerLM(
+        7, m.TransformerBlock(8, 2, norm="rms", gated=True), 2, positions="rotary"
     ),
-    TransformerEncoder(TransformerBlock(8, 2), depth=2),
-    TransformerDecoder(TransformerBlock(8, 2), depth=2),
+    m.TransformerEncoder(m.TransformerBlock(8, 2), depth=2),
+    m.TransformerDecoder(m.TransformerBlock(8, 2), depth=2),
 ]
 
 
 def stack_inputs(layer: Layer) -> dict[str, np.ndarray]:
-    if isinstance(layer, TransformerLM):
+    if isinstance(layer, m.TransformerLM):
         return {"input": labels(2, 5, below=7)}
     inputs = {"input": numbers(2, 5, 8)}
-    if isinstance(layer, TransformerDecoder):
+    if isinstance(layer, m.TransformerDecoder):
         inputs["memory"] = numbers(2, 3, 8, seed=1)
     return inputs
 
@@ -80,26 +59,26 @@ def test_eight_blocks_are_one_loop_and_seven_are_not(layer: Any):
 
 def test_networks_are_the_layers_they_say():
     by_hand = {
-        ConvNet([4, 6], 3): [
-            *(Conv2D(4), Relu(), Conv2D(6, stride=2), Relu()),
-            *(GlobalAvgPool(), Linear(3)),
+        m.ConvNet([4, 6], 3): [
+            *(m.Conv2D(4), m.Relu(), m.Conv2D(6, stride=2), m.Relu()),
+            *(m.GlobalAvgPool(), m.Linear(3)),
         ],
-        ResidualMLP(5, 1, 3, hidden=7): [
-            Linear(5, name="first"),
-            Residual(
-                Sequential(
+        m.ResidualMLP(5, 1, 3, hidden=7): [
+            m.Linear(5, name="first"),
+            m.Residual(
+                m.Sequential(
                     [
-                        LayerNorm(name="norm"),
-                        Linear(7, name="up"),
-                        Gelu(),
-                        Linear(5, name="down"),
+                        m.LayerNorm(name="norm"),
+                        m.Linear(7, name="up"),
+                        m.Gelu(),
+                        m.Linear(5, name="down"),
                     ],
                     name="inside",
                 ),
                 name="block_0",
             ),
-            LayerNorm(name="norm"),
-            Linear(3, name="last"),
+            m.LayerNorm(name="norm"),
+            m.Linear(3, name="last"),
         ],
     }
     for net, parts in by_hand.items():
@@ -112,14 +91,14 @@ def test_networks_are_the_layers_they_say():
         renamed = {
             k.replace("block_0.", "block_0.inside."): v for k, v in params.items()
         }
-        wanted = run(Sequential(parts), renamed, input=x)["output"]
+        wanted = run(m.Sequential(parts), renamed, input=x)["output"]
         close(run(net, params, input=x)["output"], wanted)
 
 
 def test_a_unet_hands_each_size_across():
     # Without its lower levels a pixel would see no further than its convolutions: two
     # by two of 3 x 3 reach 4 pixels, and with one level below it is all 8.
-    net = UNet([2, 3], classes=1, norm="none")
+    net = m.UNet([2, 3], classes=1, norm="none")
     x = numbers(1, 12, 12, 1)
     compiled = compile(net, JaxBackend(), shapes={"input": x.shape})
     params = {k: jnp.ones_like(v) for k, v in compiled.randomize_params(0).items()}
@@ -137,8 +116,8 @@ def test_a_unet_hands_each_size_across():
 
 
 def test_the_last_layer_of_a_language_model_reads_the_vectors_of_tokens():
-    block = TransformerBlock(8, 2)
-    tied = TransformerLM(7, block, 1, length=5)
+    block = m.TransformerBlock(8, 2)
+    tied = m.TransformerLM(7, block, 1, length=5)
     untied = dataclasses.replace(tied, tied=False)
     x = labels(2, 5, below=7)
     shapes = {"input": x.shape}
@@ -154,9 +133,9 @@ def test_the_last_layer_of_a_language_model_reads_the_vectors_of_tokens():
 
 
 def test_penalties_of_weights():
-    output = Linear(2, name="l")(IOKey("x", shape=("batch", 3)))
+    output = m.Linear(2, name="l")(IOKey("x", shape=("batch", 3)))
     weight = weight_of(output)
-    model = Model.create(l1=L1(0.1)(weight), l2=L2(0.5)(weight), output=output)
+    model = Model.create(l1=m.L1(0.1)(weight), l2=m.L2(0.5)(weight), output=output)
     w = numbers(2, 3)
     got = run(model, {"l.weight": w, "l.bias": numbers(2)}, x=numbers(4, 3))
     close(got["l1"], 0.1 * np.abs(w).sum())
@@ -164,8 +143,8 @@ def test_penalties_of_weights():
 
 
 def test_a_dotted_name_reaches_a_weight_inside():
-    output = MLP(3, [4], 2, name="m")(IOKey("x", shape=("batch", 3)))
-    model = Model.create(l2=L2(1.0)(weight_of(output, "linear_0.weight")), out=output)
+    output = m.MLP(3, [4], 2, name="m")(IOKey("x", shape=("batch", 3)))
+    model = Model.create(l2=m.L2(1.0)(weight_of(output, "linear_0.weight")), out=output)
     compiled = compile(model, JaxBackend())
     params = compiled.randomize_params(0)
     got = compiled.evaluate(params, {"x": jnp.ones((5, 3))})["l2"]
@@ -173,15 +152,15 @@ def test_a_dotted_name_reaches_a_weight_inside():
 
 
 def test_a_shared_weight_must_suit_both():
-    first = Linear(3)(IOKey("x", shape=("batch", 4)))
-    second = Linear(5)(IOKey("y", shape=("batch", 4)), weight=weight_of(first))
+    first = m.Linear(3)(IOKey("x", shape=("batch", 4)))
+    second = m.Linear(5)(IOKey("y", shape=("batch", 4)), weight=weight_of(first))
     with refuses(ShapeError, "(5, 4)"):
         compile(Model.create(output=first, other=second), JaxBackend())
 
 
 def test_ports_may_be_wired_in_any_order():
     target = IOKey("t", shape=(5,), dtype="int32")
-    loss = CrossEntropy()(target=target, input=IOKey("x", shape=(5, 4)))
+    loss = m.CrossEntropy()(target=target, input=IOKey("x", shape=(5, 4)))
     x, t = numbers(5, 4), labels(5, below=4)
     got = run(Model.create(loss=loss), x=x, t=t)["loss"]
     log = x - np.log(np.exp(x).sum(-1, keepdims=True))

@@ -6,28 +6,8 @@ import numpy as np
 import pytest
 
 import frugax as ml
+from frugax import models as m
 from frugax.errors import ShapeError, UnsupportedModuleError
-from frugax.models import (
-    GRU,
-    LSTM,
-    MLP,
-    BatchNorm,
-    Conv2D,
-    ConvTranspose2D,
-    Dropout,
-    Flatten,
-    GroupNorm,
-    GRUCell,
-    LayerNorm,
-    Linear,
-    LSTMCell,
-    Model,
-    MultiHeadAttention,
-    Relu,
-    RMSNorm,
-    from_equinox,
-    from_flax,
-)
 from refusals import refuses
 
 BACKEND = ml.JaxBackend()
@@ -52,7 +32,7 @@ def compare(layer, x, load, wanted, names=None, **options):
 def compare_flax(layer, module, x, names=None, **options):
     # Compiled whole: by themselves, their operations are a program each.
     variables = shaken(jax.jit(module.init)(jax.random.key(0), x))
-    load = lambda compiled, names: from_flax(compiled, variables, names)
+    load = lambda compiled, names: m.from_flax(compiled, variables, names)
     compare(layer, x, load, jax.jit(module.apply)(variables, x), names, **options)
 
 
@@ -67,8 +47,8 @@ def test_a_flax_net_is_found_by_its_numbers():
             x = nn.LayerNorm()(nn.Dense(5)(x.reshape(x.shape[0], -1)))
             return nn.Dense(3)(x)
 
-    layers = [Conv2D(6), BatchNorm(), Relu(), Conv2D(4, stride=2), Flatten()]
-    model = Model(*layers, Linear(5), LayerNorm(epsilon=1e-6), Linear(3))
+    layers = [m.Conv2D(6), m.BatchNorm(), m.Relu(), m.Conv2D(4, stride=2), m.Flatten()]
+    model = m.Model(*layers, m.Linear(5), m.LayerNorm(epsilon=1e-6), m.Linear(3))
     compare_flax(model, Net(), IMAGES, inference=True)
 
 
@@ -76,7 +56,7 @@ def test_a_flax_net_is_found_by_its_numbers():
 def test_the_gates_of_a_flax_cell_are_stacked(kind):
     nn = pytest.importorskip("flax.linen")
     cell = {"lstm": nn.OptimizedLSTMCell(5), "gru": nn.GRUCell(5)}[kind]
-    layer = {"lstm": LSTM(5), "gru": GRU(5)}[kind]
+    layer = {"lstm": m.LSTM(5), "gru": m.GRU(5)}[kind]
     compare_flax(layer, nn.RNN(cell), ROWS, {"cell": ""})
 
 
@@ -84,14 +64,14 @@ def test_the_gates_of_a_flax_cell_are_stacked(kind):
 def test_attention_of_flax_has_axes_for_its_heads():
     nn = pytest.importorskip("flax.linen")
     module = nn.MultiHeadDotProductAttention(num_heads=2)
-    compare_flax(MultiHeadAttention(8, heads=2), module, ROWS)
+    compare_flax(m.MultiHeadAttention(8, heads=2), module, ROWS)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_a_transposed_convolution_of_flax_is_flipped(stride):
     nn = pytest.importorskip("flax.linen")
     module = nn.ConvTranspose(4, (3, 3), strides=(stride, stride), padding="SAME")
-    compare_flax(ConvTranspose2D(4, stride=stride, padding="same"), module, IMAGES)
+    compare_flax(m.ConvTranspose2D(4, stride=stride, padding="same"), module, IMAGES)
 
 
 def test_an_nnx_module_is_read_without_its_random_keys():
@@ -104,14 +84,14 @@ def test_an_nnx_module_is_read_without_its_random_keys():
             self.rest = nnx.List([nnx.Linear(4, 4, rngs=rngs) for _ in range(2)])
 
     net = Net(nnx.Rngs(0))
-    model = Model(*[Linear(4, name=n) for n in ("first", "end0", "end1")])
+    model = m.Model(*[m.Linear(4, name=n) for n in ("first", "end0", "end1")])
     wanted = net.rest[1](net.rest[0](net.first(ROWS)))
-    load = lambda compiled, names: from_flax(compiled, net, names)
+    load = lambda compiled, names: m.from_flax(compiled, net, names)
     compare(model, ROWS, load, wanted, {"rest.{i}": "end{i}"})
 
 
 def compare_equinox(layer, module, x, wanted, names=None):
-    load = lambda compiled, names: from_equinox(compiled, module, names)
+    load = lambda compiled, names: m.from_equinox(compiled, module, names)
     compare(layer, x, load, wanted, names)
 
 
@@ -119,19 +99,19 @@ def test_converted_equinox_modules_keep_their_results():
     nn = pytest.importorskip("equinox").nn
     key, rows = jax.random.key(0), ROWS.reshape(-1, 8)
     mlp = nn.MLP(8, 2, 6, 2, key=key)
-    layer = MLP(input_size=8, hidden_sizes=[6, 6], output_size=2)
+    layer = m.MLP(input_size=8, hidden_sizes=[6, 6], output_size=2)
     wanted = jax.jit(jax.vmap(mlp))(rows)
     compare_equinox(layer, mlp, rows, wanted, {"layers.{i}": "linear_{i}"})
     attention = nn.MultiheadAttention(2, 8, key=key)
     wanted = jax.jit(jax.vmap(lambda x: attention(x, x, x)))(ROWS)
-    layer = MultiHeadAttention(8, heads=2, bias=False)
+    layer = m.MultiHeadAttention(8, heads=2, bias=False)
     compare_equinox(layer, attention, ROWS, wanted)
     channels_first = jnp.asarray(np.moveaxis(IMAGES, -1, 1))
     on_images = lambda f: np.moveaxis(jax.jit(jax.vmap(f))(channels_first), 1, -1)
     conv = nn.Conv2d(3, 4, 3, padding=1, key=key)
-    compare_equinox(Conv2D(4), conv, IMAGES, on_images(conv))
+    compare_equinox(m.Conv2D(4), conv, IMAGES, on_images(conv))
     up = nn.ConvTranspose2d(3, 4, 3, stride=2, padding=1, output_padding=1, key=key)
-    layer = ConvTranspose2D(4, stride=2, padding=1, output_padding=1)
+    layer = m.ConvTranspose2D(4, stride=2, padding=1, output_padding=1)
     compare_equinox(layer, up, IMAGES, on_images(up))
 
 
@@ -141,22 +121,22 @@ def test_converted_equinox_cells_keep_their_results(kind):
     draw = np.random.default_rng(0).normal
     x, h, c = (draw(size=(1, n)).astype("f4") for n in (3, 5, 5))
     if kind == "gru":
-        cell, layer = nn.GRUCell(3, 5, key=jax.random.key(0)), GRUCell(5)
+        cell, layer = nn.GRUCell(3, 5, key=jax.random.key(0)), m.GRUCell(5)
         run, data = lambda: cell(x[0], h[0]), {"input": x, "state": h}
     else:
-        cell, layer = nn.LSTMCell(3, 5, key=jax.random.key(0)), LSTMCell(5)
+        cell, layer = nn.LSTMCell(3, 5, key=jax.random.key(0)), m.LSTMCell(5)
         data = {"input": x, "state": h, "cell_state": c}
         run = lambda: cell(x[0], (h[0], c[0]))[0]
     shapes = {k: v.shape for k, v in data.items()}
     compiled = ml.compile(layer, BACKEND, shapes=shapes)
-    params, _ = from_equinox(compiled, cell)
+    params, _ = m.from_equinox(compiled, cell)
     got = compiled.evaluate(params, data)["output"]
     np.testing.assert_allclose(got[0], jax.jit(run)(), 1e-5, 1e-6)
 
 
 def test_all_mismatches_are_reported_together():
     compiled = ml.compile(
-        Model(Linear(3, name="a"), Linear(2, name="b")),
+        m.Model(m.Linear(3, name="a"), m.Linear(2, name="b")),
         BACKEND,
         shapes={"input": (1, 4)},
     )
@@ -165,7 +145,7 @@ def test_all_mismatches_are_reported_together():
         "c": {"kernel": np.ones((3, 2), "f4")},
     }
     with pytest.raises(ShapeError) as caught:
-        from_flax(compiled, theirs, {"d": "b"})
+        m.from_flax(compiled, theirs, {"d": "b"})
     text = str(caught.value)
     for part in ("'c.kernel' [3, 2] is for 'c.weight', which no layer reads",
                  "'d' of the map matches nothing", "it lacks 'b.bias' [2]",
@@ -173,11 +153,11 @@ def test_all_mismatches_are_reported_together():
                  ):  # fmt: skip
         assert part in text
     with refuses(TypeError, "arrays"):
-        from_flax(compiled, {})
+        m.from_flax(compiled, {})
     with refuses(TypeError, "'a'"):
-        from_flax(compiled, {"a": "weights"})
+        m.from_flax(compiled, {"a": "weights"})
     with refuses(TypeError, "nnx.Module"):
-        from_flax(compiled, 3)
+        m.from_flax(compiled, 3)
 
 
 def test_the_pattern_that_states_most_matches():
@@ -185,8 +165,8 @@ def test_the_pattern_that_states_most_matches():
         "weight_ih_l{i}": "layer{i}.weight",
         "weight_ih_l{i}_reverse": "back{i}.weight",
     }
-    layers = [Linear(4, bias=False, name=n) for n in ("layer0", "back0")]
-    compiled = ml.compile(Model(*layers), BACKEND, shapes={"input": (1, 4)})
+    layers = [m.Linear(4, bias=False, name=n) for n in ("layer0", "back0")]
+    compiled = ml.compile(m.Model(*layers), BACKEND, shapes={"input": (1, 4)})
     theirs = {
         "weight_ih_l0": np.ones((4, 4), "f4"),
         "weight_ih_l0_reverse": np.zeros((4, 4), "f4"),
@@ -200,7 +180,7 @@ def test_the_pattern_that_states_most_matches():
 
 
 def load_equinox(layer, module, shape):
-    return from_equinox(ml.compile(layer, BACKEND, shapes={"input": shape}), module)
+    return m.from_equinox(ml.compile(layer, BACKEND, shapes={"input": shape}), module)
 
 
 def test_a_setting_that_differs_from_an_equinox_module_is_named():
@@ -208,17 +188,17 @@ def test_a_setting_that_differs_from_an_equinox_module_is_named():
     key = jax.random.key(0)
     conv = lambda **settings: nn.Conv2d(4, 4, 3, key=key, **settings)
     mlp = nn.MLP(8, 2, 6, 1, activation=jax.nn.gelu, key=key)
-    ours = MLP(input_size=8, hidden_sizes=[6], output_size=2)
+    ours = m.MLP(input_size=8, hidden_sizes=[6], output_size=2)
     rows, images = (2, 6), (2, 8, 8, 4)
     for layer, module, shape, named in (
-        (LayerNorm(), nn.LayerNorm(6, eps=1e-2), rows, (0.01, 1e-05)),
-        (RMSNorm(), nn.RMSNorm(6, eps=1e-3, use_bias=False), rows, (0.001, 1e-06)),
-        (GroupNorm(2), nn.GroupNorm(3, 6), (2, 4, 6), (2, 3)),
-        (Conv2D(4), conv(stride=2), images, ("stride", "padding")),
-        (Conv2D(4, stride=2), conv(stride=2, padding=1), images, ("padding",)),
-        (Conv2D(4), conv(padding=1, padding_mode="CIRCULAR"), images, ("CIRCULAR",)),
+        (m.LayerNorm(), nn.LayerNorm(6, eps=1e-2), rows, (0.01, 1e-05)),
+        (m.RMSNorm(), nn.RMSNorm(6, eps=1e-3, use_bias=False), rows, (0.001, 1e-06)),
+        (m.GroupNorm(2), nn.GroupNorm(3, 6), (2, 4, 6), (2, 3)),
+        (m.Conv2D(4), conv(stride=2), images, ("stride", "padding")),
+        (m.Conv2D(4, stride=2), conv(stride=2, padding=1), images, ("padding",)),
+        (m.Conv2D(4), conv(padding=1, padding_mode="CIRCULAR"), images, ("CIRCULAR",)),
         (
-            MultiHeadAttention(8, heads=4, bias=False),
+            m.MultiHeadAttention(8, heads=4, bias=False),
             nn.MultiheadAttention(2, 8, key=key),
             (2, 3, 8),
             (4, 2),
@@ -236,46 +216,48 @@ def test_a_setting_that_differs_from_an_equinox_module_is_named():
         (wrapped, {"layers.0": "linear_0", "layers.2": "linear_1"}, "gelu"),
     ):
         with refuses(UnsupportedModuleError, "relu", named):
-            from_equinox(compiled, module, names)
+            m.from_equinox(compiled, module, names)
 
 
 def test_a_setting_that_is_equal_is_loaded():
     nn = pytest.importorskip("equinox").nn
-    load_equinox(LayerNorm(epsilon=1e-2), nn.LayerNorm(6, eps=1e-2), (2, 6))
-    load_equinox(GroupNorm(3), nn.GroupNorm(3, 6), (2, 4, 6))
+    load_equinox(m.LayerNorm(epsilon=1e-2), nn.LayerNorm(6, eps=1e-2), (2, 6))
+    load_equinox(m.GroupNorm(3), nn.GroupNorm(3, 6), (2, 4, 6))
 
 
 def test_a_setting_that_differs_from_a_flax_module_is_named():
     nnx = pytest.importorskip("flax.nnx")
     rngs = nnx.Rngs(0)
-    compiled = ml.compile(LayerNorm(), BACKEND, shapes={"input": (2, 6)})
+    compiled = ml.compile(m.LayerNorm(), BACKEND, shapes={"input": (2, 6)})
     with refuses(UnsupportedModuleError, 1e-06, 1e-05):
-        from_flax(compiled, nnx.LayerNorm(6, rngs=rngs))
-    from_flax(compiled, nnx.LayerNorm(6, epsilon=1e-5, rngs=rngs))
+        m.from_flax(compiled, nnx.LayerNorm(6, rngs=rngs))
+    m.from_flax(compiled, nnx.LayerNorm(6, epsilon=1e-5, rngs=rngs))
     # The weights alone: flax's own default, unless the caller states another.
     weights = {"scale": np.ones(6, "f4"), "bias": np.zeros(6, "f4")}
     with refuses(UnsupportedModuleError, 1e-06, 1e-05):
-        from_flax(compiled, weights)
-    from_flax(compiled, weights, epsilon=1e-5)
-    compiled = ml.compile(Conv2D(4), BACKEND, shapes={"input": (2, 8, 8, 3)})
+        m.from_flax(compiled, weights)
+    m.from_flax(compiled, weights, epsilon=1e-5)
+    compiled = ml.compile(m.Conv2D(4), BACKEND, shapes={"input": (2, 8, 8, 3)})
     with refuses(UnsupportedModuleError, "stride", 2):
-        from_flax(compiled, nnx.Conv(3, 4, (3, 3), strides=2, rngs=rngs))
-    from_flax(compiled, nnx.Conv(3, 4, (3, 3), rngs=rngs))
-    compiled = ml.compile(Conv2D(4, padding=1), BACKEND, shapes={"input": (2, 8, 8, 3)})
+        m.from_flax(compiled, nnx.Conv(3, 4, (3, 3), strides=2, rngs=rngs))
+    m.from_flax(compiled, nnx.Conv(3, 4, (3, 3), rngs=rngs))
+    compiled = ml.compile(
+        m.Conv2D(4, padding=1), BACKEND, shapes={"input": (2, 8, 8, 3)}
+    )
     for settings, named in (
         ({"padding": "CIRCULAR"}, "CIRCULAR"),
         ({"mask": np.zeros((3, 3, 3, 4), "f4")}, "mask"),
         ({"dtype": jax.numpy.bfloat16}, "bfloat16"),
     ):
         with refuses(UnsupportedModuleError, named):
-            from_flax(compiled, nnx.Conv(3, 4, (3, 3), **settings, rngs=rngs))
-    net = Model(Linear(4), Relu(), Dropout(0.5), Linear(2))
+            m.from_flax(compiled, nnx.Conv(3, 4, (3, 3), **settings, rngs=rngs))
+    net = m.Model(m.Linear(4), m.Relu(), m.Dropout(0.5), m.Linear(2))
     compiled = ml.compile(net, BACKEND, shapes={"input": (2, 3)})
     linear = lambda *sizes: nnx.Linear(*sizes, rngs=rngs)
     drop = nnx.Dropout(0.5, rngs=rngs)
     names = {"layers.0": "linear_0", "layers.3": "linear_1"}
     module = nnx.Sequential(linear(3, 4), nnx.relu, drop, linear(4, 2))
-    from_flax(compiled, module, names)
+    m.from_flax(compiled, module, names)
     with refuses(UnsupportedModuleError, "gelu", "relu"):
         module = nnx.Sequential(linear(3, 4), nnx.gelu, drop, linear(4, 2))
-        from_flax(compiled, module, names)
+        m.from_flax(compiled, module, names)

@@ -401,9 +401,9 @@ def test_depth_and_size_are_bounded():
     for _ in range(20):
         model = Model(model)
     assert_same(model)
-    for _ in range(20):
+    for _ in range(30):
         model = Model(model)
-    with refuses(ValueError, 32):
+    with refuses(ValueError, 128):
         layer_to_dict(model)
     deep: Any = []
     for _ in range(100_000):

@@ -27,7 +27,6 @@ from frugax.models.graph import (
 
 from ._to_dict import FORMAT, VERSION
 from ._values import (
-    MAX_DEPTH,
     ArrayConstant,
     NumberConstant,
     check_size,
@@ -137,20 +136,10 @@ class _LayerReader:
     """Builds nested layers."""
 
     def __init__(self) -> None:
-        self.depth = 0
         self.models: list[Model | None] = []  # None while it is not complete
 
     def layer(self, data: Any, place: str) -> Layer:
         """Build the layer at a place."""
-        if self.depth > MAX_DEPTH:
-            raise ValueError(f"more than {MAX_DEPTH} layers inside each other.")
-        self.depth += 1
-        layer = self._build(data, place)
-        self.depth -= 1
-        return layer
-
-    def _build(self, data: Any, place: str) -> Layer:
-        """Build a layer at any depth."""
         kind = data.get("kind") if isinstance(data, dict) else None
         if kind == "Model":
             return self.model(data, place)

@@ -17,7 +17,6 @@ from frugax.models.graph import (
 )
 
 from ._values import (
-    MAX_DEPTH,
     check_size,
     constant_to_json,
     join_place,
@@ -62,25 +61,14 @@ class _Describer:
     """Converts nested layers, and numbers the models among them."""
 
     def __init__(self) -> None:
-        self.depth, self.num_models = 0, 0
+        self.num_models = 0
         self.numbers: dict[int, int] = {}  # of the models so far, by identity
 
     def layer(
         self, layer: Layer, place: str, name: str | None = None
     ) -> dict[str, Any]:
         """Convert a layer; `name` is used if it has none of its own."""
-        if self.depth > MAX_DEPTH:
-            raise ValueError(
-                f"more than {MAX_DEPTH} layers inside each other cannot be saved."
-            )
-        self.depth += 1
-        plain = self._convert(layer, place, layer.name or name)
-        self.depth -= 1
-        return plain
-
-    def _convert(self, layer: Layer, place: str, name: str | None) -> dict[str, Any]:
-        """Convert a layer at any depth."""
-        named = {}
+        name, named = layer.name or name, {}
         if name is not None:
             named["name"] = name
         if isinstance(layer, Model):

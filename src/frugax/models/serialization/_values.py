@@ -13,8 +13,9 @@ from frugax.compress.arrays import DTYPE_NAMES, dtype_from_name
 from frugax.models.graph import Constant, Fill, Layer, Normal, Uniform
 
 # Files come from strangers: these limits keep a reader within its stack and its memory.
-MAX_DEPTH = 32  # models inside models; Python's stack holds a few hundred calls
-MAX_NESTING = 128  # lists and objects inside each other
+# Lists and objects inside each other, three for a model in a model: Python's stack
+# holds a few hundred calls.
+MAX_NESTING = 128
 MAX_VALUES = 5_000_000
 
 INIT_CLASSES: dict[str, type] = {"Fill": Fill, "Normal": Normal, "Uniform": Uniform}

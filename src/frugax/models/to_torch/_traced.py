@@ -40,33 +40,19 @@ def traced(
         return plan
     # dynamic=False: each set of shapes has a plan of its own, so guards for other
     # shapes would never help.
-    compiled = torch.compile(graph, dynamic=False)
-    return _Guarded(plan, compiled, names, results, failed)
+    compiled: Callable[..., Any] | None = torch.compile(graph, dynamic=False)
 
+    def run(values: Mapping[str, torch.Tensor]) -> Tensors:
+        nonlocal compiled
+        if compiled is not None:
+            try:
+                made = compiled(*[values[name] for name in names])
+                return dict(zip(results, made, strict=True))
+            except TorchDynamoException as e:
+                failed(e)
+                # One failure is final: the compiler would fail again, after as long a
+                # time.
+                compiled = None
+        return plan(values)
 
-class _Guarded:
-    """A compiled program that falls back to the plan where the compiler fails."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        compiled: Callable[..., Any],
-        names: tuple[str, ...],
-        results: tuple[str, ...],
-        failed: Callable[[Exception], None],
-    ) -> None:
-        self.plan, self.names, self.results = plan, names, results
-        self.failed = failed
-        self.compiled: Callable[..., Any] | None = compiled
-
-    def __call__(self, values: Mapping[str, torch.Tensor]) -> Tensors:
-        if self.compiled is None:
-            return self.plan(values)
-        try:
-            made = self.compiled(*[values[name] for name in self.names])
-        except TorchDynamoException as e:
-            self.failed(e)
-            # One failure is final: the compiler would fail again, after as long a time.
-            self.compiled = None
-            return self.plan(values)
-        return dict(zip(self.results, made, strict=True))
+    return run
