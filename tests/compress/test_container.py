@@ -104,7 +104,7 @@ def test_a_golden_files_bytes_are_its_own():
     assert hashlib.sha256(GOLDEN.read_bytes()).hexdigest() == GOLDEN_SHA256
 
 
-def test_damage_between_chunks_and_in_the_footer_is_noticed():
+def test_damage_between_chunks_and_in_the_footer_is_noticed(tmp_path):
     data = GOLDEN.read_bytes()
     header, end = header_of(data)
     inside = {
@@ -115,11 +115,19 @@ def test_damage_between_chunks_and_in_the_footer_is_noticed():
     }
     between = [at for at in range(64, end) if at not in inside]
     assert len(between) > 60
-    for at in (*range(64), *between, *range(len(data) - 64, len(data))):
+    footer = range(len(data) - 64, len(data))
+    for at in (*range(64), *between, *footer):
         wrong = bytearray(data)
         wrong[at] ^= 128
         with pytest.raises(DAMAGE):
             compress.decompress(bytes(wrong))
+        if at not in between:
+            with pytest.raises(DAMAGE):
+                CompressedFile(bytes(wrong), place="x")
+        if at in (0, between[0], between[-1], footer[-1]):
+            (tmp_path / "w.fxz").write_bytes(wrong)
+            with pytest.raises(DAMAGE):
+                compress.export_npz(tmp_path / "w.fxz", tmp_path / "w.npz")
 
 
 @pytest.mark.parametrize("of", [pytest.param(1, marks=pytest.mark.thorough), 5])

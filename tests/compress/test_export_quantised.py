@@ -61,6 +61,26 @@ def test_gguf_has_the_error_that_the_report_states(saved, bits, limit):
     assert report.receipt.spends[0].measured == report.rel_error
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("columns", [96, 256])
+def test_numbers_near_the_end_of_float16_stay_finite(tmp_path, bits, columns):
+    edge = np.random.default_rng(0).normal(size=(64, columns)) / 3
+    edge = (edge.clip(-1, 1) * 65504).astype("f2")
+    save_file({"layers.0.a.weight": edge}, tmp_path / "w.safetensors")
+    for to in (tmp_path / "w.gguf", tmp_path / "folder"):
+        report = compress.export_quantised(tmp_path / "w.safetensors", to, bits=bits)
+        found = (
+            read_gguf(to)[1]
+            if to.suffix
+            else read_compressed_tensors(to, edge.dtype)[0]
+        )["layers.0.a.weight"]
+        assert np.isfinite(found).all()
+        assert report.rel_error == pytest.approx(
+            error(found.astype("f4"), edge.astype("f4")), rel=1e-4
+        )
+
+
 def test_a_size_alone_is_a_verdict_on_the_size(saved, tmp_path):
     path = saved[0] if isinstance(saved, tuple) else saved
     for limit, verdict in (("10MiB", "kept"), (8, "broken")):
@@ -79,14 +99,14 @@ NET = {
 }
 
 
-def read_compressed_tensors(folder):
+def read_compressed_tensors(folder, dtype="f4"):
     """Read a folder as compressed-tensors' pack_quantized does."""
     entry = json.loads((folder / "config.json").read_text())["quantization_config"]
     (group,) = entry["config_groups"].values()
     found = load_file(folder / "model.safetensors")
     for name in [n for n in found if n.endswith("_scale")]:
         name = name.removesuffix("_scale")
-        steps = found.pop(f"{name}_scale").astype("f4")
+        steps = found.pop(f"{name}_scale").astype(dtype)
         shape = found.pop(f"{name}_shape")
         words = found.pop(f"{name}_packed").view(np.uint8)
         width = group["weights"]["num_bits"]
@@ -94,7 +114,7 @@ def read_compressed_tensors(folder):
         numbers = bits.reshape(len(bits), -1, width) @ 2 ** np.arange(width)
         integers = (numbers - 2 ** (width - 1))[:, : shape[1]]
         steps = np.repeat(steps, shape[1] // steps.shape[1], axis=1)
-        found[name] = (integers * steps).astype("f4")
+        found[name] = integers.astype(dtype) * steps
     return found, entry
 
 

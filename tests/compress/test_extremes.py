@@ -25,15 +25,14 @@ def errors_of(tree, budget):
 @pytest.mark.parametrize("share", [0.3, 0.5])
 def test_a_tensor_near_the_largest_number_leaves_others_their_bytes(dtype, share):
     largest = float(ml_dtypes.finfo(dtype).max)
-    edge = (NORMAL[0] * share).clip(-1, 1) * min(largest, 3e37)
+    edge = (NORMAL[0] * share).clip(-1, 1) * largest
     tree = {
         "edge": edge.astype(dtype),
-        "plain": (NORMAL[1] * share * min(largest, 3e37) / 5).astype(dtype),
+        "plain": (NORMAL[1] * share * largest / 5).astype(dtype),
     }
-    budget = SizeBudget("6bpw")
-    found, length = errors_of(tree, budget)
-    assert 0.98 < length / (12 * 120 * 120 / 8) <= 1
-    assert max(found.values()) < 0.06
+    found, length = errors_of(tree, SizeBudget("3bpw"))
+    assert 0.98 < length / (6 * 120 * 120 / 8) <= 1
+    assert max(found.values()) < 0.3
 
 
 @pytest.mark.parametrize("outlier", [1e9, 1e12, 1e30])

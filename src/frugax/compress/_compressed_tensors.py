@@ -112,7 +112,7 @@ class CompressedTensors:
     def round(self, item: Item, array: np.ndarray, place: str) -> Rounded:
         """Round a tensor."""
         dtype = array.dtype if array.dtype.itemsize == 2 else np.dtype(np.float32)
-        found = round_to_groups(array, self.grouping, dtype, place=place)
+        found = round_to_groups(array, self.grouping, dtype, dtype, place=place)
         integers, steps, decoded = found
         # From 0 up; as many as fit in a word of 32 bits, the first one lowest.
         packed = integers.view(np.uint8) + np.uint8(1 << (self.bits - 1))

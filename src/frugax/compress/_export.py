@@ -149,7 +149,9 @@ def _open_source(
         )
     if suffix and Path(to).suffix != suffix:  # readers go by the suffix
         raise ValueError(f"{os.fspath(to)}: the file must end in {suffix}.")
-    return open_file(file)
+    compressed = open_file(file)
+    compressed.check()
+    return compressed
 
 
 class _Pieces:

@@ -121,9 +121,14 @@ def keep(name: str, array: np.ndarray) -> Rounded:
 
 
 def round_to_groups(
-    array: np.ndarray, grouping: Grouping, dtype: "np.dtype[Any]", *, place: str
+    array: np.ndarray,
+    grouping: Grouping,
+    dtype: "np.dtype[Any]",
+    read_as: "np.dtype[Any]",
+    *,
+    place: str,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the integers, the steps and the numbers that these stand for.
+    """Return the integers, their steps, and the numbers that readers make of these.
 
     Raises:
         UnsupportedFileError: the dtype of the steps cannot hold one of them.
@@ -134,4 +139,4 @@ def round_to_groups(
             f"{place} has numbers up to {np.abs(array).max():.3g}, whose steps are "
             f"beyond {steps.dtype.name}: scale its weights down."
         )
-    return integers, steps, decode_groups(integers, steps, grouping, array.dtype)
+    return integers, steps, decode_groups(integers, steps, grouping, read_as)

@@ -103,7 +103,6 @@ class GGUF:
                     f"{place} has numbers up to {np.abs(array).max():.3g}, whose steps "
                     "are beyond float16: scale its weights down."
                 )
-            decoded = decoded.astype(array.dtype)
         else:
             blocks, decoded = _round_simply(array, int(kind[1]), place)
         return Rounded(kind, [Part(item.name, kind, array.shape, blocks)], decoded)
@@ -149,8 +148,13 @@ class GGUF:
 
 def _round_simply(array: np.ndarray, bits: int, place: str) -> tuple[bytes, np.ndarray]:
     """Round to Q4_0 or Q8_0: groups of 32 with a float16 step."""
-    grouping, float16 = Grouping(bits, _GROUP), np.dtype(np.float16)
-    integers, steps, decoded = round_to_groups(array, grouping, float16, place=place)
+    integers, steps, decoded = round_to_groups(
+        array,
+        Grouping(bits, _GROUP),
+        np.dtype(np.float16),
+        np.dtype(np.float32),
+        place=place,
+    )
     groups = integers.reshape(-1, _GROUP)
     if bits == 4:
         # The integers plus 8; the second half of a group in the high nibbles.

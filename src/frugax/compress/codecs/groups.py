@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from .steps import largest_finite
+
 # Shares of the step that reaches the largest number of a group. Clipping that number
 # pays with few integers: 4 bits have about 0.5 dB less error than without.
 _SHARES = {4: np.linspace(1.05, 0.7, 8), 6: np.linspace(0.8, 1.05, 11), 8: np.ones(1)}
@@ -79,7 +81,11 @@ def quantise_groups(
         values = np.zeros((len(lines[part]), groups * size), np.float32)
         values[:, :length] = lines[part]
         found, of_groups = _choose_steps(
-            values.reshape(-1, size), grouping.lowest, _SHARES[grouping.bits], dtype
+            values.reshape(-1, size),
+            grouping.lowest,
+            _SHARES[grouping.bits],
+            dtype,
+            largest_finite(array.dtype),
         )
         integers[part] = found.reshape(len(values), -1)[:, :length]
         steps[part] = of_groups.reshape(len(values), groups)
@@ -112,9 +118,16 @@ def decode_groups(
 
 
 def _choose_steps(
-    groups: np.ndarray, lowest: int, shares: np.ndarray, dtype: "np.dtype[Any]"
+    groups: np.ndarray,
+    lowest: int,
+    shares: np.ndarray,
+    dtype: "np.dtype[Any]",
+    largest: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the integers of each row of numbers, and the rows' steps."""
+    """Return the integers of each row of numbers, and the rows' steps.
+
+    The lowest integer stands for no number beyond the largest of the weights' dtype.
+    """
     at = np.abs(groups).argmax(axis=1)
     extreme = groups[np.arange(len(groups)), at]
     # Squares of very large and very small numbers leave the range of float32.
@@ -124,7 +137,8 @@ def _choose_steps(
     integers = np.zeros(groups.shape, np.float32)
     for share in shares:
         with np.errstate(over="ignore"):
-            tried = (extreme * np.float32(share / lowest)).astype(dtype)
+            reach = np.clip(extreme * np.float32(share), -largest, largest)
+            tried = (reach / np.float32(lowest)).astype(dtype)
         # A row of zeros, or of numbers below the dtype of steps, is all zeros.
         size = np.where(tried == 0, np.inf, tried.astype(np.float32))
         rounded = np.clip(np.rint(groups / size[:, None]), lowest, -lowest - 1)

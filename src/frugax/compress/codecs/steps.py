@@ -23,8 +23,9 @@ MAX_LEVEL = {4: 1 << 24, 8: 1 << 52}
 # Of any codec, by the bytes of the type that multiplies: float32 rounds the largest of
 # the trellis.
 _MAX_MAGNITUDE = {4: 1 << 31, 8: 1 << 53}
-# Every level times such a step stays a normal float32, so no machine flushes it to 0.
-_EXPONENTS = range(-120, 121 - _MANTISSA_BITS)
+# Every level times the finest step stays a normal float32, so no machine flushes it to
+# 0. The coarsest step is the largest float32 but one in 2048: no number needs another.
+_EXPONENTS = range(-120, 129 - _MANTISSA_BITS)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -33,7 +34,7 @@ class Step:
 
     Attributes:
         mantissa: in [1024, 2047].
-        exponent: in [-120, 109].
+        exponent: in [-120, 117].
     """
 
     mantissa: int

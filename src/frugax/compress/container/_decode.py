@@ -133,8 +133,8 @@ def decode_integers(
             decoded = grid.decode_integers(parsed, working)
             flat[at : at + size] = _turn_back(decoded, record)
             if parsed.exponents is not None:
-                units = grid.run_scales(parsed.exponents) * record.step.size
-                every = parsed.lanes.repeat(units.astype(working))
+                units = grid.run_units(parsed.exponents, record.step, working)
+                every = parsed.lanes.repeat(units)
                 steps.append(_turn_back(every, record))
     largest = max(int(flat.max(initial=0)), -int(flat.min(initial=0)))
     smallest = np.min_scalar_type(-largest - 1)

@@ -8,7 +8,6 @@ import dataclasses
 import hashlib
 import struct
 import zlib
-from collections.abc import Callable
 
 import numpy as np
 
@@ -30,7 +29,8 @@ _PRELUDE = struct.Struct("<8sH54x")
 PRELUDE = _PRELUDE.pack(MAGIC, VERSION)
 # u64 header bytes in the file, u64 as JSON, u32 CRC, 4 zero bytes, u64 length of the
 # whole file, SHA-256 of all before but the data.
-_FOOTER = struct.Struct("<QQI4xQ32s")
+_FOOTER = struct.Struct("<QQI4xQ32x")
+_SHA256 = 32
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class FileContent:
 def pack_tail(packed: bytes, plain_bytes: int, before: int) -> bytes:
     """Return header and footer, without the SHA-256 that ends the file."""
     total = before + len(packed) + _FOOTER.size
-    crc = _header_crc(packed, plain_bytes)
-    footer = _FOOTER.pack(len(packed), plain_bytes, crc, total, bytes(32))
-    return packed + footer[:-32]
+    crc = zlib.crc32(packed + struct.pack("<Q", plain_bytes))
+    footer = _FOOTER.pack(len(packed), plain_bytes, crc, total)
+    return packed + footer[:-_SHA256]
 
 
 def read_header(file: memoryview) -> Header:
@@ -88,7 +88,7 @@ def read_header(file: memoryview) -> Header:
             f"{VERSION}: update frugax (or the file is damaged)."
         )
     footer = _FOOTER.unpack_from(file, len(file) - _FOOTER.size)
-    packed_bytes, plain_bytes, crc, total, _ = footer
+    packed_bytes, plain_bytes, _, total = footer  # the SHA-256 covers the CRC
     # The length stands at the very end, so a cut-off file is noticed without hashing
     # it.
     if total != len(file):
@@ -97,37 +97,22 @@ def read_header(file: memoryview) -> Header:
     if data_bytes < 0 or plain_bytes > _MAX_HEADER:
         raise CorruptFileError("the header does not fit in the file.")
     end = len(PRELUDE) + data_bytes
-    packed = bytes(file[end : end + packed_bytes])
-    if start != PRELUDE or _header_crc(packed, plain_bytes) != crc:
+    tail = bytes(file[end:-_SHA256])
+    if hashlib.sha256(start + tail).digest() != bytes(file[-_SHA256:]):
         raise CorruptFileError("the header is damaged: copy the file again.")
+    packed = tail[:packed_bytes]
     return parse_header(decompress_frame(packed, max_bytes=plain_bytes), data_bytes)
 
 
-def _header_crc(packed: bytes, plain_bytes: int) -> int:
-    # The plain length is covered too, because it decides how much memory is allocated.
-    return zlib.crc32(packed + struct.pack("<Q", plain_bytes))
-
-
-def verify_checksum(content: FileContent, after_each: Callable[[], None]) -> None:
-    """Compare the SHA-256 with the footer, and bytes outside of chunks with zero."""
-    file, end, header = content.file, len(content.file) - 32, content.header
-    data, at = file[len(PRELUDE) :][: header.data_bytes], 0
-    chunks = [(c.offset, c.length) for r in header.tensors for c in r.chunks]
+def check_gaps(content: FileContent) -> None:
+    """Check that bytes of the data that belong to no chunk are zero."""
+    data, at = content.file[len(PRELUDE) :][: content.header.data_bytes], 0
+    chunks = [(c.offset, c.length) for r in content.header.tensors for c in r.chunks]
     content.check()
     for offset, length in (*sorted(chunks), (len(data), 0)):
         if at < offset and np.any(data[at:offset]):
             raise CorruptFileError("the file's bytes are damaged: copy it again.")
         at = offset + length
-    checksum = hashlib.sha256()
-    # The header has a checksum of each chunk.
-    for start, stop in ((0, len(PRELUDE)), (len(PRELUDE) + len(data), end)):
-        # Before every piece: a mapped page that was cut off ends the process when
-        # touched.
-        content.check()
-        checksum.update(file[start:stop])
-        after_each()
-    if checksum.digest() != bytes(file[end:]):
-        raise CorruptFileError("the file's bytes are damaged: copy it again.")
 
 
 class name_errors:

@@ -43,5 +43,6 @@ from ._scales import (
     nearest_exponents as nearest_exponents,
     pack_exponents as pack_exponents,
     run_scales as run_scales,
+    run_units as run_units,
     scale_runs as scale_runs,
 )

@@ -27,7 +27,7 @@ import numpy as np
 
 from ..steps import MAX_LEVEL, Step, compute_type
 from ._feedback import Feedback, Stage
-from ._scales import run_scales, scale_runs
+from ._scales import run_scales, run_units, scale_runs
 from ._tables import Tables, classify_rms, fit_tables
 
 # Steps of the recursion whose branch costs are computed at once.
@@ -155,7 +155,7 @@ class GridInput:
         """Return the values over their steps, in a type of 32 bits or more."""
         if self.exponents is None:
             return self.values.astype(dtype, copy=False) / self.step.size
-        units = (run_scales(self.exponents) * self.step.size).astype(dtype)
+        units = run_units(self.exponents, self.step, dtype)
         return self.values.astype(dtype, copy=False) / self.lanes.repeat(units)
 
 
@@ -348,7 +348,7 @@ def _units(part: GridInput) -> np.ndarray:
     """Return the unit of each run, float32."""
     if part.exponents is None:
         return np.full(part.lanes.runs, part.step.size, np.float32)
-    return (run_scales(part.exponents) * part.step.size).astype(np.float32)
+    return run_units(part.exponents, part.step, np.float32)
 
 
 def _end_states(levels: np.ndarray) -> np.ndarray:

@@ -26,6 +26,16 @@ def run_scales(exponents: np.ndarray) -> np.ndarray:
     return np.ldexp(_QUARTERS[exponents & 3], exponents >> 2)
 
 
+def run_units(
+    exponents: np.ndarray,
+    step: Step,
+    dtype: "type[np.floating[Any]]",
+) -> np.ndarray:
+    """Return the unit of each run: its scale times the step, finite in this dtype."""
+    units = run_scales(exponents) * step.size
+    return np.minimum(units, np.finfo(dtype).max).astype(dtype)
+
+
 def nearest_exponents(scales: np.ndarray) -> np.ndarray:
     """Return the exponents nearest to some scales > 0."""
     exponents = np.rint(4 * np.log2(scales))
@@ -42,7 +52,7 @@ def scale_runs(
     """Decode levels that have the computing type already, in place if it is `dtype`."""
     if exponents is None:
         return scale_levels(levels, step, dtype)
-    units = (run_scales(exponents) * step.size).astype(levels.dtype)
+    units = run_units(exponents, step, levels.dtype.type)
     whole = len(levels) // run
     with np.errstate(over="ignore"):
         levels[: whole * run].reshape(whole, run)[:] *= units[:whole, None]
