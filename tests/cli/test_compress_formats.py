@@ -165,7 +165,6 @@ def test_what_is_there_stays_where_nothing_is_within_the_limits(
         (("--size", "3bpw", "--to", "gguf"), "3bpw"),
         (("--size", "4bpw", "--to", "x.zip"), "x.zip"),
         (("--size", "4bpw", "--to", NAME), NAME),
-        (("--size", "4bpw", "--to", "gguf", "--workers", "2"), "--workers"),
         (("--max-abs", "0.1", "--to", "gguf"), "max_abs"),
         (("--size", "4bpw", "--to", "there.gguf"), "there.gguf"),
     ],

@@ -44,7 +44,6 @@ def compress(
     *,
     to: Annotated[str | None, Arg("FORMAT|FILE", ("-o",))] = None,
     limits: Limits = NO_LIMITS,
-    workers: Annotated[int, Arg("N")] = 1,
     force: bool = False,
 ) -> int:
     """Compress weights into a size or an error.
@@ -63,8 +62,6 @@ def compress(
 
     frugax compress model.safetensors --max-abs 0
 
-    frugax compress Qwen3-8B/ --size 4bpw --workers 8
-
     frugax compress Qwen3-8B/ --size 4bpw --to gguf
 
     frugax compress Qwen3-8B/ --size 4bpw --to compressed-tensors
@@ -77,7 +74,6 @@ def compress(
             same name with .fxz. In the other two, 4bpw are integers of 4 bits, and
             steps and dense tensors come on top.
         limits: the largest size or error.
-        workers: how many threads code tensors; the file is the same.
         force: replace the compressed file if it exists.
 
     Raises:
@@ -96,17 +92,8 @@ def compress(
     targets = [_compressed_name(file, to, force=force) for file in files]
     if len(set(targets)) < len(targets):
         raise ConfigError("frugax compress: two of the files have one name for .fxz.")
-    if targets[0].suffix != ".fxz":
-        if workers > 1:
-            raise ConfigError(f"--to {to}: --workers is for .fxz files alone.")
-        pairs = zip(files, targets, strict=True)
-        return int(not all([_round_one(*pair, budget) for pair in pairs]))
-    if workers < 1:
-        raise ConfigError(f"--workers {workers}: one thread or more codes tensors.")
-    kept = [
-        _compress_one(file, target, budget, workers=workers)
-        for file, target in zip(files, targets, strict=True)
-    ]
+    make = _compress_one if targets[0].suffix == ".fxz" else _round_one
+    kept = [make(*pair, budget) for pair in zip(files, targets, strict=True)]
     return int(not all(kept))
 
 
@@ -183,9 +170,7 @@ def _round_one(file: Path, target: Path, budget: SizeBudget) -> bool:
     return report.quantised > 0
 
 
-def _compress_one(
-    file: Path, target: Path, budget: SizeBudget, *, workers: int
-) -> bool:
+def _compress_one(file: Path, target: Path, budget: SizeBudget) -> bool:
     """Compress one file or folder; say whether the budget was kept."""
     from frugax import compress as package
 
@@ -199,7 +184,6 @@ def _compress_one(
             budget,
             metadata=package.load_metadata(file),
             progress=progress,
-            workers=workers,
         )
     say(saved.summary())
     _print_size(target)

@@ -48,7 +48,6 @@ def plan(
     sensitivity: Sensitivity = None,
     metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
-    workers: int = 1,
 ) -> CompressPlan:
     """Choose a codec and a step for every tensor so that the file meets the budget.
 
@@ -74,8 +73,6 @@ def plan(
             made of the file; `frugax.compress.load_metadata` reads it.
         progress: called now and then with the share that is done, in [0, 1], and the
             name of the work; an exception that it raises ends the work.
-        workers: how many threads code tensors side by side; each holds one tensor, or
-            some small ones. The bytes of the file do not depend on it.
 
     Returns:
         The plan; `apply(tree, plan)` carries it out.
@@ -96,7 +93,7 @@ def plan(
     ('trellis', True)
     """
     check_budget(budget, SizeBudget)
-    work = Work.read(tree, sensitivity, metadata, progress, workers)
+    work = Work.read(tree, sensitivity, metadata, progress)
     draft = choose(work, budget)
     work.progress.finish()
     warn_of_not_finite(draft.sources, stack_level=2)
@@ -114,7 +111,6 @@ def apply(
     sensitivity: Calibration | None = None,
     metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
-    workers: int = 1,
 ) -> CompressedBytes: ...
 @overload
 def apply(
@@ -125,7 +121,6 @@ def apply(
     sensitivity: Calibration | None = None,
     metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
-    workers: int = 1,
 ) -> CompressReport: ...
 def apply(
     tree: PyTree,
@@ -135,7 +130,6 @@ def apply(
     sensitivity: Calibration | None = None,
     metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
-    workers: int = 1,
 ) -> CompressedBytes | CompressReport:
     """Carry out a plan: code the tree as planned, without a search.
 
@@ -147,7 +141,6 @@ def apply(
         sensitivity: the calibration that the plan was made with; for no other plan.
         metadata: as `frugax.compress.plan` takes it.
         progress: as `frugax.compress.plan` takes it.
-        workers: as `frugax.compress.plan` takes it.
 
     Returns:
         The bytes, or with `path` the report. Both have a `receipt`, in which predicted
@@ -176,7 +169,6 @@ def apply(
         sensitivity=sensitivity,
         metadata=metadata,
         progress=progress,
-        workers=workers,
     )
 
 
@@ -187,7 +179,6 @@ def compress(
     sensitivity: Sensitivity = None,
     metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
-    workers: int = 1,
 ) -> CompressedBytes:
     """Code a tree of weights into the bytes of one file, within the budget.
 
@@ -201,7 +192,6 @@ def compress(
             already, but needs its calibration again.
         metadata: as `plan` takes it.
         progress: as `plan` takes it.
-        workers: as `plan` takes it.
 
     Returns:
         The file's bytes, the same ones for the same weights; `receipt` has each limit
@@ -222,7 +212,7 @@ def compress(
            [3., 4., 5.]])
     """
     _check_task(budget_or_plan)
-    work = Work.read(tree, sensitivity, metadata, progress, workers)
+    work = Work.read(tree, sensitivity, metadata, progress)
     draft, budget, plan = _make_draft(work, budget_or_plan)
     warn_of_not_finite(draft.sources, stack_level=2)
     # The bytes are decoded and compared first: weights must not be lost to a faulty
@@ -244,7 +234,6 @@ def save(
     refit: bool = False,
     metadata: Mapping[str, str] | None = None,
     progress: Progress | None = None,
-    workers: int = 1,
 ) -> CompressReport:
     """Write a tree of weights as one `.fxz` file within the budget, or not at all.
 
@@ -266,7 +255,6 @@ def save(
             the time of a search.
         metadata: as `frugax.compress.plan` takes it.
         progress: as `frugax.compress.plan` takes it.
-        workers: as `frugax.compress.plan` takes it.
 
     Returns:
         The report: file bytes and errors, measured on the decoded file. Without a plan
@@ -285,7 +273,7 @@ def save(
     _check_task(budget_or_plan)
     # Lossy weights in place of the only originals could never be undone.
     check_not_input(path, tree)
-    work = Work.read(tree, sensitivity, metadata, progress, workers)
+    work = Work.read(tree, sensitivity, metadata, progress)
     draft, budget, plan = _make_draft(work, budget_or_plan, refit=refit)
     warn_of_not_finite(draft.sources, stack_level=2)
     # Before an existing file at `path` is replaced, and while a failure can still leave

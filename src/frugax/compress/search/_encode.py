@@ -1,11 +1,8 @@
 """Code tensors at their steps: every form that suits, of which the shortest is kept.
 
-The bytes of a tensor depend on nothing but the tensor, its step and its form. So they
-are the same in one thread and in several.
+The bytes of a tensor depend on nothing but the tensor, its step and its form.
 """
 
-import collections
-import concurrent.futures
 import dataclasses
 import itertools
 import math
@@ -13,10 +10,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from .._batches import batches
 from ..arrays import Distortion, release
 from ..codecs import (
-    BLOCK,
     CodedBlocks,
     Form,
     Step,
@@ -56,34 +51,9 @@ class EncodeRequest:
 
 
 def encode_all(
-    requests: Sequence[EncodeRequest], progress: CountProgress, *, workers: int
-) -> Iterator[EncodedTensor]:
-    """Yield the shortest coding of each tensor, in order, from some threads."""
-    # Small neighbours are coded together.
-    work = [*batches(requests, lambda r: r.source.array.size, BLOCK)]
-    if workers == 1 or len(work) < 2:
-        yield from _encode_in_turn(requests, progress)
-        return
-    silent: CountProgress = lambda _: None
-    # As many batches wait as are coded: tensors leave in order, but not so work.
-    waiting: collections.deque[concurrent.futures.Future[list[EncodedTensor]]]
-    waiting = collections.deque()
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        try:
-            for batch in work:
-                code = lambda batch: [*_encode_in_turn(batch, silent)]
-                waiting.append(pool.submit(code, batch))
-                if len(waiting) == 2 * workers:
-                    yield from waiting.popleft().result()
-            while waiting:
-                yield from waiting.popleft().result()
-        finally:  # after Ctrl-C, and where the caller stops early
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _encode_in_turn(
     requests: Sequence[EncodeRequest], progress: CountProgress
 ) -> Iterator[EncodedTensor]:
+    """Yield the shortest coding of each tensor, in order."""
     blocks = encode_grid(part for request in requests for part in _grid_inputs(request))
     for request in requests:
         yield _encode_tensor(request, blocks, progress)

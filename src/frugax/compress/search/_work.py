@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from frugax.errors import OutputError
 from frugax.fileio import write_error_reason
-from frugax.options import check_integer
 from frugax.trees import PyTree, describe
 
 from .._arguments import MonotonicProgress, Progress
@@ -53,14 +52,12 @@ class Work:
         head: the entries of the header beside the tensors, such as `structure`.
         sensitivity: how errors of the tensors are weighed.
         progress: told about the share that is done.
-        workers: how many threads code the tensors, >= 1.
     """
 
     sources: tuple[Source, ...]
     head: Mapping[str, Any]
     sensitivity: Sensitivity
     progress: MonotonicProgress
-    workers: int = 1
 
     @classmethod
     def read(
@@ -69,17 +66,14 @@ class Work:
         sensitivity: Sensitivity,
         metadata: Mapping[str, str] | None,
         progress: Progress | None,
-        workers: int = 1,
     ) -> "Work":
         """Find the tensors of a tree.
 
         Raises:
             TypeError: a leaf is not an array or has a dtype that a file cannot hold,
                 `progress` is not a function, or the metadata are not text.
-            ValueError: two leaves share a name, the tree has over 100 levels, or
-                `workers` is not above 0.
+            ValueError: two leaves share a name, or the tree has over 100 levels.
         """
-        check_integer("workers", workers)
         monotonic = MonotonicProgress(progress)
         for key, value in (metadata or {}).items():
             if not (isinstance(key, str) and isinstance(value, str)):
@@ -104,7 +98,7 @@ class Work:
         head = {"structure": structure}
         if metadata:
             head["metadata"] = dict(metadata)
-        return cls(sources, head, sensitivity, monotonic, workers)
+        return cls(sources, head, sensitivity, monotonic)
 
     @property
     def calibration(self) -> Calibration | None:
@@ -140,7 +134,7 @@ class Work:
         try:
             writer = ContainerWriter(file.write)
             requests = [EncodeRequest(s, steps(s), form(s)) for s in sources]
-            encoded = encode_all(requests, report, workers=self.workers)
+            encoded = encode_all(requests, report)
             for source in sources:
                 report(0)
                 tensor = next(encoded)
