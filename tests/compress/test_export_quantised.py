@@ -162,7 +162,7 @@ NETS = {
         },
     ),
     "t5": (
-        {},
+        {"model_type": "t5"},
         {
             "shared.weight": ((90, 64), Role.EMBEDDING),
             "encoder.block.0.layer.0.SelfAttention.q.weight": ((64, 64), Role.LINEAR),
@@ -170,7 +170,15 @@ NETS = {
                 (32, 8),
                 Role.BIAS,
             ),
-            "encoder.block.0.layer.1.DenseReluDense.wo.weight": ((64, 99), Role.LINEAR),
+            "encoder.block.0.layer.1.DenseReluDense.wo.weight": ((64, 99), Role.READ),
+        },
+    ),
+    "mamba": (
+        {"model_type": "mamba"},
+        {
+            "layers.0.mixer.in_proj.weight": ((256, 64), Role.LINEAR),
+            "layers.0.mixer.dt_proj.weight": ((128, 4), Role.READ),
+            "layers.0.mixer.out_proj.weight": ((64, 128), Role.READ),
         },
     ),
     "bert": (

@@ -30,6 +30,7 @@ class Role(enum.Enum):
     ROUTER = "a router"
     BIAS = "a table of biases"
     TRANSPOSED = "of a module that is no Linear"
+    READ = "read by the model's own code"
     OUTSIDE = "outside of the layers"
     VECTOR = "no matrix"
     CONVOLUTION = "a convolution"
@@ -41,6 +42,16 @@ class Role(enum.Enum):
 _CONV1D = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer", "clvp")
 _CONV1D_MODULES = ("c_attn", "c_proj", "c_fc", "q_attn")
 _TRANSPOSED_EXPERTS = ("llama4", "llama4_text", "gpt_oss")
+# Model types of transformers whose code reads weights of some Linear modules, as for
+# their dtype, so that integers in their place end its first call.
+_READ = {
+    ("wo",): "t5 mt5 umt5 longt5 switch_transformers pix2struct pop2piano udop",
+    ("fc2",): "nllb-moe seamless_m4t seamless_m4t_v2",
+    ("dt_proj", "x_proj", "out_proj"): "mamba falcon_mamba jamba",
+    ("out_proj",): "mamba2 zamba2 falcon_h1 granitemoehybrid bamba nemotron_h",
+    ("q_proj", "k_proj", "v_proj", "out_proj"): "wavlm",
+    ("query_key", "value"): "reformer",
+}
 # Words of modules, as parts of names or alone.
 _EMBEDDINGS = frozenset(("embed", "embeds", "embedding", "embeddings", "emb", "embd"))
 _NAMED_EMBEDDINGS = frozenset(("wte", "wpe", "shared", "tok", "token", "codebook"))
@@ -104,6 +115,13 @@ class ModelConfig:
     def transposed_experts(self) -> bool:
         """Whether experts are stored as (inputs, outputs) by the model's type."""
         return self.model_type in _TRANSPOSED_EXPERTS
+
+    def reads_weight(self, module: str) -> bool:
+        """Whether the model's own code reads the weight of a module of this name."""
+        return any(
+            module in modules and self.model_type in types.split()
+            for modules, types in _READ.items()
+        )
 
     def has_tied_head(self) -> bool:
         """Whether the output head is the embedding."""
@@ -175,6 +193,8 @@ def _find_role(
         return Role.UNNAMED
     if config.model_type in _CONV1D and last in _CONV1D_MODULES:
         return Role.TRANSPOSED
+    if config.reads_weight(last):
+        return Role.READ
     if has_layers and inner is None:
         return Role.OUTSIDE
     return Role.LINEAR
