@@ -245,6 +245,38 @@ def test_a_step_has_one_answer_for_the_devices_here_and_as_jax_jit_compiles_it()
     assert "params[0]" in {h.name for h in peak.held}
 
 
+@needs_gpu_compiler
+def test_no_more_chunks_are_taken_than_fit_where_the_model_counts_too_many_bytes():
+    def layer(p, x):
+        return x @ p["w"] + p["b"][None]
+
+    def error(p, x, noise):  # of flax's example of a VAE
+        hidden = jax.nn.relu(layer(p["in"], x))
+        mean, scale = layer(p["mean"], hidden), jnp.exp(layer(p["scale"], hidden))
+        hidden = jax.nn.relu(layer(p["back"], mean + scale * noise))
+        found = layer(p["out"], hidden)
+        far = jnp.mean(-jnp.log(scale**2) - 1 + scale**2 + mean**2, axis=-1)
+        right = optax.sigmoid_binary_cross_entropy(found, x)
+        return jnp.mean(right) + 0.1 * jnp.mean(0.5 * far)
+
+    def step(params, state, x, key):
+        noise = jax.random.normal(key, (64, 32))
+        value, grads = jax.value_and_grad(error)(params, x, noise)
+        updates, state = optax.adam(1e-3).update(grads, state, params)
+        return optax.apply_updates(params, updates), state, value
+
+    sizes = {"in": (784, 256), "mean": (256, 32), "scale": (256, 32)}
+    sizes |= {"back": (32, 256), "out": (256, 784)}
+    params = {k: {"w": jnp.ones(s), "b": jnp.ones(s[1])} for k, s in sizes.items()}
+    state = optax.adam(1e-3).init(params)
+    with jax.numpy_dtype_promotion("standard"):
+        args = (params, state, jnp.ones((64, 784)), jax.random.key(0))
+        row, _ = answer(find_step(step, *args), Target("h100"), "60%")
+    assert row.fits, row.answer
+    # With 64 chunks of one row each the step takes twice as long.
+    assert row.answer.endswith(tuple(f"in {n} chunks" for n in (2, 4, 8, 16, 32)))
+
+
 def test_a_share_of_the_temporaries_leaves_out_arguments_and_results():
     params, x = [jnp.ones((64, 64))] * 8, jnp.ones((256, 64))
     row, _ = answer(find_step(sgd, params, x), Target("cpu"), "30%")
