@@ -95,15 +95,22 @@ def test_errors_and_signals_end_it_as_under_python(tmp_path):
     assert (found.stdout, found.stderr) == (expected.stdout, expected.stderr)
     missing = run([*FRUGAX, "exec", "missing.py"], tmp_path)
     assert missing.returncode == 2
-    write(
-        tmp_path, "waits.py", "import time; print('ready', flush=True); time.sleep(600)"
-    )
-    waits = [*FRUGAX, "exec", "waits.py"]
+    code = """
+        import jax, time
+
+        jax.jit(lambda x: x)(1.0)
+        print("ready", flush=True)
+        time.sleep(600)
+        """
+    write(tmp_path, "waits.py", code)
+    waits = [*FRUGAX, "exec", "--receipt", "receipt.json", "waits.py"]
     with subprocess.Popen(waits, cwd=tmp_path, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == -signal.SIGTERM
+    (function,) = json.loads((tmp_path / "receipt.json").read_text())["functions"]
+    assert function["calls"] == 1
 
 
 TRAIN = """

@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -13,6 +14,7 @@ import numpy as np
 import optax
 import pytest
 
+from frugax import watch
 from frugax.budget import TimeBudget, Verdict
 from frugax.errors import (
     BudgetExceededError,
@@ -301,9 +303,12 @@ def press_terminate(index, metrics, state):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_sigterm_lets_the_step_finish_saves_and_ends_the_process(tmp_path):
-    saved = Checkpoints(tmp_path)
-    with pytest.raises(SystemExit) as e:
+@pytest.mark.parametrize("is_watched", [False, True])
+def test_sigterm_lets_the_step_finish_saves_and_ends_the_process(tmp_path, is_watched):
+    saved = Checkpoints(tmp_path / "saved")
+    # Without `fit`, SIGTERM would end the process once its run is written.
+    watching = watch.run(tmp_path / "run") if is_watched else contextlib.nullcontext()
+    with pytest.raises(SystemExit) as e, watching:
         fit(
             new_step(), start(), batch_of, steps=100, checkpoints=saved,
             on_step=press_terminate,

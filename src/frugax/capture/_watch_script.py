@@ -23,7 +23,7 @@ from frugax.budget import (
     to_plain,
 )
 from frugax.errors import OutputError
-from frugax.fileio import write_whole
+from frugax.fileio import call_before_sigterm, write_whole
 
 from ._explain import ProgramExplanation
 from ._jit import PlannedFunction, read_memory
@@ -52,6 +52,7 @@ def watch_script(settings: dict[str, Any]) -> None:
     block = contextlib.ExitStack()
     block.enter_context(replace_jit(script.jit, everywhere=True))
     atexit.register(lambda: (script.finish(), block.close()))
+    call_before_sigterm(script.finish)
     if settings["explain"]:
         sys.excepthook = functools.partial(_end_of_explaining, script)
 
@@ -113,7 +114,7 @@ class ScriptWatch:
     def explanations(self) -> list[ProgramExplanation]:
         """The functions that were called, or lowered ahead of their calls."""
         found = []
-        for record in self._records.values():
+        for record in list(self._records.values()):  # a thread may add to it
             if record.calls or record.lowered is not None:
                 report = record.report()
                 known = self._explained.get(record, ProgramExplanation(report=report))

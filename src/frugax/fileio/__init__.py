@@ -3,7 +3,7 @@
 Start at `write_whole`; `atomic_write` streams, `atomic_folder` writes several files;
 `check_ownership` refuses to overwrite a file of another kind; `DiskCache` keeps values
 by key, and `cache_folder` says where; `abandon_in_children` keeps forked children from
-the files of their parent.
+the files of their parent; `call_before_sigterm` finishes files of a program that ends.
 """
 
 from ._atomic import (
@@ -19,6 +19,11 @@ from ._disk_cache import DiskCache, cache_folder
 from ._fork import abandon_in_children
 from ._lock import lock, unlock
 from ._orbax_messages import mute_orbax
+from ._termination import (
+    call_before_sigterm,
+    forget_before_sigterm,
+    is_left_to_default,
+)
 
 __all__ = [
     "DiskCache",
@@ -26,7 +31,10 @@ __all__ = [
     "atomic_folder",
     "atomic_write",
     "cache_folder",
+    "call_before_sigterm",
     "check_ownership",
+    "forget_before_sigterm",
+    "is_left_to_default",
     "lock",
     "make_folder",
     "move_into_place",

@@ -193,15 +193,27 @@ class Recorder:
         self._last_tick = now
         if self._owner.acquire(timeout=_TICK_S):
             try:
-                # In order: a record must not overtake an older one into the journal.
-                while self._entries and self._entries[0].is_ready():
-                    self._taken.append(self._entries.popleft())
-                self._thin()
-                self._collect(open_age_s=_MIN_STEP_AGE_S)
+                self._collect_finished(open_age_s=_MIN_STEP_AGE_S)
             except OutputError:
                 pass  # noted: the next call of `record` raises it
             finally:
                 self._owner.release()
+
+    def collect_finished(self) -> None:
+        """Collect what the device has finished, also while the program goes on.
+
+        Raises:
+            OutputError: the journal cannot be written; nothing is lost.
+        """
+        with self._owner:
+            self._collect_finished(open_age_s=0.0)
+
+    def _collect_finished(self, *, open_age_s: float) -> None:
+        # In order: a record must not overtake an older one into the journal.
+        while self._entries and self._entries[0].is_ready():
+            self._taken.append(self._entries.popleft())
+        self._thin()
+        self._collect(open_age_s=open_age_s)
 
     def collect(self, *, rest: int = 0) -> None:
         """Collect all entries but the newest `rest`, waiting for the device.

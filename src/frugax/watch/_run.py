@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import resource
+import signal
 import sys
 import threading
 import time
@@ -82,12 +83,22 @@ class Run(AbstractContextManager["Run"]):
 
     def __enter__(self) -> "Run":
         self.watcher.__enter__()
+        fileio.call_before_sigterm(self._save)
         self._system.start()
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
         error = exc_info[0]
-        self._end(error and error.__name__, lambda: self.watcher.__exit__(*exc_info))
+        try:
+            self._end(
+                error and error.__name__, lambda: self.watcher.__exit__(*exc_info)
+            )
+        finally:
+            fileio.forget_before_sigterm(self._save)
+
+    def _save(self) -> None:
+        """End the run before SIGTERM ends the process."""
+        self._end(signal.SIGTERM.name, self.watcher.save_finished)
 
     def close(self, timeout_s: float = 5.0) -> None:
         """End a run whose `with` block was not left, when the process exits."""

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import threading
 import time
 import timeit
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,11 @@ import numpy as np
 
 from frugax.budget import OverheadBudget, Receipt, Spend, SpendName, check_budget
 from frugax.errors import OutputError
-from frugax.fileio import abandon_in_children
+from frugax.fileio import (
+    abandon_in_children,
+    call_before_sigterm,
+    forget_before_sigterm,
+)
 
 from ._alerts import Alerts
 from ._call_schedule import NEVER, CallSchedule
@@ -30,6 +35,8 @@ from .delivery import Losses, SinkWorker
 from .journal import Journal, as_step, check_names
 from .probes import PackedRecords
 
+# What a sink gets to write its last events where the process is being ended.
+_SINK_WAIT_S = 1.0
 # Sets of names: a program may make up names without end.
 _MAX_SERIES = 100
 
@@ -122,6 +129,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         # By the names of the metrics: those of a validation come at their own rate.
         self._series: dict[tuple[str, ...], MetricSeries] = {}
         self._parent_id: int | None = None  # of a forked child
+        self._is_ending = False  # by SIGTERM
         close_at_exit(self)
         abandon_in_children(self)
 
@@ -457,12 +465,28 @@ class Watcher(AbstractContextManager["Watcher"]):
             return
         self._collect_all()
         with self.overhead():
-            self.recorder.write_status(always=True)
-            if self._journal is not None:
-                self._journal.flush()
-            for sink in self.recorder.sinks:
-                sink.flush(timeout_s)
+            self._flush(timeout_s)
         self.recorder.raise_refused()
+
+    def _flush(self, timeout_s: float) -> None:
+        self.recorder.write_status(always=True)
+        if self._journal is not None:
+            self._journal.flush()
+        for sink in self.recorder.sinks:
+            sink.flush(timeout_s)
+
+    def save_finished(self) -> None:
+        """Write what the device has finished, from any thread.
+
+        For a process that SIGTERM is about to end: its next `record` waits for that.
+
+        Raises:
+            OutputError: the journal cannot be written.
+        """
+        if self._parent_id is None and not self._is_journal_closed:
+            self._is_ending = True
+            self.recorder.collect_finished()
+            self._flush(_SINK_WAIT_S)
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Finish, and close the sinks; the journal stays open. Twice is harmless.
@@ -482,12 +506,19 @@ class Watcher(AbstractContextManager["Watcher"]):
 
     def __enter__(self) -> "Watcher":
         enter(self)
+        call_before_sigterm(self.save_finished)
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
         error: BaseException | None = exc_info[1]
         if self._parent_id is not None:
             return
+        try:
+            self._leave(error)
+        finally:
+            forget_before_sigterm(self.save_finished)
+
+    def _leave(self, error: BaseException | None) -> None:
         # Before closing: a record that a sink makes while it closes must not come back
         # to this watcher.
         leave(self)
@@ -573,6 +604,8 @@ class Watcher(AbstractContextManager["Watcher"]):
         return self._journal is not None and self._journal.closed
 
     def _check_open(self) -> None:
+        if self._is_ending:
+            threading.Event().wait()
         if not self._is_journal_closed:
             return
         failure = self._writer.failure

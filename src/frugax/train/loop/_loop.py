@@ -16,6 +16,7 @@ import numpy as np
 
 from frugax.budget import TimeBudget
 from frugax.errors import DivergedError, FrugaxError, InfeasibleBudgetError
+from frugax.fileio import is_left_to_default
 from frugax.trees import PyTree
 
 from ..checkpoints import Checkpoints
@@ -400,18 +401,21 @@ def _is_due(step: int, every: int | None) -> bool:
 def _catch_interrupts(*, also_terminate: bool) -> Iterator[threading.Event]:
     asked = threading.Event()
     terminated = threading.Event()
-    defaults: dict[int, Any] = {signal.SIGINT: signal.default_int_handler}
-    if also_terminate:
-        defaults[signal.SIGTERM] = signal.SIG_DFL
-    if threading.current_thread() is not threading.main_thread():
-        defaults = {}
-    caught = {n: usual for n, usual in defaults.items() if signal.getsignal(n) == usual}
+    caught: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        interrupt, terminate = map(signal.getsignal, (signal.SIGINT, signal.SIGTERM))
+        if interrupt == signal.default_int_handler:
+            caught[signal.SIGINT] = interrupt
+        if also_terminate and is_left_to_default(terminate):
+            caught[signal.SIGTERM] = terminate
 
     def ask(signum: int, frame: object) -> None:
         asked.set()
         if signum == signal.SIGTERM:
             terminated.set()
-        signal.signal(signum, caught[signum])
+        # Python's for Ctrl-C; else the default, in which nothing is finished any more.
+        at_once = signal.SIG_DFL if signum == signal.SIGTERM else caught[signum]
+        signal.signal(signum, at_once)
 
     for signum in caught:
         signal.signal(signum, ask)
