@@ -669,7 +669,40 @@ def test_programs_of_a_resumed_run_count_on_from_where_it_was_rewound_to(
     steps = [*range(10)] if checkpoint is None else [*range(7)]
     assert back.steps.tolist() == back["train"].tolist() == steps
     assert back["half"].tolist() == [i / 2 for i in steps]
-    assert back.steps_with("check").tolist() == [0, steps[-5]]
+    checks = [4, 9] if checkpoint is None else [6]
+    assert back.steps_with("check").tolist() == checks
+
+
+@pytest.mark.parametrize("collects", [False, True])
+@pytest.mark.parametrize("level", ["standard", "full"])
+def test_what_is_called_less_often_records_at_the_steps_of_training(
+    journal, level, collects
+):
+    with taking(journal, level) as watcher:
+        train = watch.jit(lambda x: watch.record("loss", x) or x + 1)
+        discriminate = watch.jit(lambda x: watch.record("fake", x) or x + 1)
+        check = watch.jit(lambda x: watch.record("val", x) or x + 1)
+        check_batch = watch.jit(lambda x: watch.record("batch", x) or x + 1)
+        for i in range(30):
+            train(i)
+            discriminate(i)
+            if i % 10 == 9:
+                check(i)
+                for _ in range(3):
+                    check_batch(i)
+                watcher.record(i // 10, {"epoch": i // 10})
+            if collects:
+                watcher.collect()
+    back = finished(watcher, journal)
+    assert back.steps.tolist() == [*range(30)]
+    assert back["loss"].tolist() == back["fake"].tolist() == [*range(30)]
+    for name in "val", "epoch":
+        assert back.steps_with(name).tolist() == [9, 19, 29]
+    # A second number of the same step is in the stream of its name, and so is the rest.
+    assert back.steps_with("batch").tolist() == [9]
+    rest = back.streams["batch"]
+    assert rest.steps.tolist() == [9, 10, 19, 20, 21, 29, 30, 31]
+    assert rest["batch"].tolist() == [9, 9, 19, 19, 19, 29, 29, 29]
 
 
 def test_a_metric_that_cannot_be_read_leaves_a_run_closed_with_a_receipt(tmp_path):

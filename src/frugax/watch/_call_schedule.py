@@ -2,7 +2,7 @@
 
 import dataclasses
 import timeit
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -26,8 +26,14 @@ _MAX_REST = 64
 class CallSchedule(Series):
     """The calls of one function under one watcher.
 
-    `skipped` has the number of the newest call, its records, and the classes that were
-    asked for.
+    `skipped` has the number of the newest call, the step of its run, its records, and
+    the classes that were asked for.
+
+    A function counts its own calls. Where another of the run has been called more
+    often, as training has for an evaluation, it records at the step of that one. If it
+    is called again within that step, as for each batch of an evaluation, its numbers go
+    to streams of their names from then on: those of the training steps have one row for
+    each step.
 
     Attributes:
         gate_s: seconds that every call spends to find its program: with warm and with
@@ -42,9 +48,21 @@ class CallSchedule(Series):
         variants: ProgramVariants,
         queue: Callable[[Entry], None],
         first_step: int = 0,
+        siblings: Sequence["CallSchedule"] = (),
     ) -> None:
-        """Count calls from 0; `queue` takes the records of kept calls."""
+        """Count calls from 0.
+
+        Args:
+            rate: says which calls are kept.
+            gate_s: see the class.
+            variants: see the class.
+            queue: takes the records of kept calls.
+            first_step: the step of the first call.
+            siblings: the functions of the run, with this one once it has been added.
+        """
         super().__init__(rate, first_step)
+        self._siblings = siblings
+        self._queued = -1
         self.gate_s = gate_s
         self.variants = variants
         self._queue = queue
@@ -111,19 +129,34 @@ class CallSchedule(Series):
         # Summaries and calls may not be lost, and frames have a rate of their own.
         is_thinned = all(probe.kind == "scalar" for probe in records.probes.values())
         if is_thinned and step % self.stride:
-            self.skipped = step, records, kinds
+            self.skipped = step, self.step_of_run(step), records, kinds
             return
-        entry = self._entry(step, records, kinds)
+        entry = self._entry(step, self.step_of_run(step), records, kinds)
         if not is_thinned:
             entry.is_pinned, entry.nbytes = True, records.nbytes
         self._queue(entry)
         self.skipped = None
 
+    @property
+    def newest(self) -> int:
+        """The number of the newest call that recorded or may yet; -1 before it."""
+        held = [s[0] for s in (self.skipped, self._bare_call) if s is not None]
+        return max((self._queued, *held))
+
+    def step_of_run(self, number: int) -> int:
+        """Return the step of the run at which a call records, as it is now."""
+        step = self.first_step + number
+        if len(self._siblings) < 2:
+            return step
+        others = (s.first_step + s.newest for s in self._siblings if s is not self)
+        return max((step, *others))
+
     def _entry(
-        self, number: int, records: PackedRecords, kinds: frozenset[Kind]
+        self, number: int, place: int, records: PackedRecords, kinds: frozenset[Kind]
     ) -> ProgramRecords:
         step = self.first_step + number
-        return ProgramRecords(step, records, kinds, self)
+        self._queued = number
+        return ProgramRecords(step, records, kinds, self, place, self.place(place))
 
     def keep_last(self) -> None:
         """Queue the records of the last call if it was thinned out or ran bare."""
@@ -138,11 +171,11 @@ class CallSchedule(Series):
             # Deleted by the caller, who needed the memory.
             if not any(x.is_deleted() for x in arrays):
                 _, records = self.variants.recording(*args, **kwargs)
-                self.skipped = step, records, self._rate.wanted_kinds
+                kinds = self._rate.wanted_kinds
+                self.skipped = step, self.step_of_run(step), records, kinds
         skipped, self.skipped = self.skipped, None
         if skipped is not None:
-            step, records, kinds = skipped
-            entry = self._entry(step, records, kinds)
+            entry = self._entry(*skipped)
             entry.is_pinned = True
             self._queue(entry)
 
@@ -194,16 +227,16 @@ class CallSchedule(Series):
         and then finds its code cold, and takes some hundred microseconds.
         """
         recording, queue = self.variants.recording, self._queue
-        make_entry = self._entry
+        make_entry, step_of_run = self._entry, self.step_of_run
         stride, kinds = self.stride, self._rate.wanted_kinds
         self._bare_call = None
 
         def call(step: int, args: Any, kwargs: Any) -> Any:
             out, records = recording(*args, **kwargs)
             if step % stride:
-                self.skipped = step, records, kinds
+                self.skipped = step, step_of_run(step), records, kinds
             else:
-                queue(make_entry(step, records, kinds))
+                queue(make_entry(step, step_of_run(step), records, kinds))
                 self.skipped = None
             return out
 

@@ -29,6 +29,8 @@ class ProgramRecords:
         records: the records as the program returned them.
         wanted_kinds: the classes that the level asked for at the time of the call.
         series: the calls of its function; None if nothing thins them.
+        place: the training step of its single numbers; None if that is `step`.
+        is_apart: whether those have streams of their own.
         is_pinned: whether it is kept whatever the stride.
         nbytes: bytes that count for the cap of what may wait.
     """
@@ -38,6 +40,8 @@ class ProgramRecords:
     # Kept from the time of the call: the level may have changed since.
     wanted_kinds: frozenset[Kind]
     series: Series | None = None
+    place: int | None = None
+    is_apart: bool = False
     is_pinned: bool = False
     nbytes: int = 0
 
@@ -64,6 +68,8 @@ class StepMetrics:
         values: the metrics by name.
         number: how many calls of `record` with these names there were before.
         series: the calls with the same names; None if nothing thins them.
+        place: the step of the programs of the run, if they are ahead; else `step`.
+        is_apart: whether the metrics have streams of their own.
         is_pinned: whether it is kept whatever the stride.
     """
 
@@ -71,6 +77,8 @@ class StepMetrics:
     values: dict[str, Any]
     number: int = 0
     series: Series | None = None
+    place: int = 0
+    is_apart: bool = False
     is_pinned: bool = False
     nbytes = 0
 
@@ -101,7 +109,8 @@ def split_entries(entries: Iterable[Entry]) -> list[list[Any]]:
     units: list[list[Any]] = []
     for group in groups.values():
         if isinstance(group[0], StepMetrics):  # with the same names
-            units.append(group)
+            by_stream = itertools.groupby(group, lambda entry: entry.is_apart)
+            units += [list(same) for _, same in by_stream]
             continue
         for _, same in itertools.groupby(group, _kind_of):
             alike = list(same)
@@ -136,14 +145,21 @@ def read_entries(
     # one, so that only its own record is lost.
     except Exception:
         return [rows for one in unit for rows in _read_call(one, ledger)], None
-    steps = np.array([entry.step for entry in unit], np.int64)
+    steps = np.array([_place_of(entry) for entry in unit], np.int64)
     values = {label: read(words) for label, read in columns.items()}
-    ledger.losses.give("scalar", len(unit))
-    return [Rows("scalar", "", steps, values)], None
+    made = [Rows("scalar", "", steps, values)]
+    if first.is_apart:
+        made = made[0].split()
+    ledger.losses.give("scalar", sum(map(len, made)))
+    return made, None
 
 
 def _kind_of(entry: ProgramRecords) -> Any:
-    return getattr(entry.records, "layout", None), entry.wanted_kinds
+    return getattr(entry.records, "layout", None), entry.wanted_kinds, entry.is_apart
+
+
+def _place_of(entry: ProgramRecords) -> int:
+    return entry.step if entry.place is None else entry.place
 
 
 def _columns_of(entry: Any) -> Any:
@@ -157,7 +173,7 @@ def _columns_of(entry: Any) -> Any:
 def _read_call(entry: Any, ledger: JournalWriter) -> list[Rows]:
     records = entry.records
     try:
-        made = make_rows(entry.step, records.fetch())
+        made = make_rows(entry.step, records.fetch(), _place_of(entry))
     except Exception as e:
         for probe in records.probes.values():
             assert probe.kind != "call"  # never an output
@@ -165,6 +181,8 @@ def _read_call(entry: Any, ledger: JournalWriter) -> list[Rows]:
             ledger.refuse(probe.kind, 1, e)
         return []
     kept = []
+    if entry.is_apart and made and not made[0].stream:
+        made = [*made[0].split(), *made[1:]]
     for rows in made:
         assert rows.kind is not None  # as only those on watching itself
         if rows.kind in entry.wanted_kinds:
@@ -190,7 +208,7 @@ def _read_metrics(
         except ValueError as e:  # raised to the caller once the others are written
             refusals.append(e)
             continue
-        steps.append(entry.step)
+        steps.append(entry.place)
         read.append(values)
     ledger.losses.give("scalar", len(entries))
     for refusal in refusals:
@@ -199,6 +217,8 @@ def _read_metrics(
     if read:
         columns = {name: np.array([v[name] for v in read]) for name in read[0]}
         made = [Rows("scalar", "", np.array(steps), columns, is_callers=True)]
+        if entries[0].is_apart:
+            made = made[0].split()
     return made, next(iter(refusals), None)
 
 

@@ -40,12 +40,13 @@ def number_columns(
     return readers
 
 
-def make_rows(step: int, results: Mapping[str, ProbeResult]) -> list[Rows]:
+def make_rows(step: int, results: Mapping[str, ProbeResult], place: int) -> list[Rows]:
     """Turn the records of one call of a program into rows.
 
     Args:
         step: the number of the call.
         results: the records on the host, by name.
+        place: the training step.
 
     Returns:
         First one row of the stream "" with all single numbers of the call, then the
@@ -76,7 +77,7 @@ def make_rows(step: int, results: Mapping[str, ProbeResult]) -> list[Rows]:
         steps = np.arange(step * count, (step + 1) * count, dtype=np.int64)
         batches.append(Rows(probe.kind, name, steps, columns))
     if numbers:
-        batches.insert(0, Rows.single("scalar", "", step, numbers))
+        batches.insert(0, Rows.single("scalar", "", place, numbers))
     return batches
 
 

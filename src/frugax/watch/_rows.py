@@ -89,6 +89,13 @@ class Rows:
         columns = {name: column[chosen] for name, column in self.columns.items()}
         return dataclasses.replace(self, steps=self.steps[chosen], columns=columns)
 
+    def split(self) -> list["Rows"]:
+        """Return the rows of each column, in a stream of its name."""
+        return [
+            dataclasses.replace(self, stream=name, columns={name: column})
+            for name, column in self.columns.items()
+        ]
+
     def thin(self, max_rows: int) -> "Rows":
         """Return at most `max_rows` evenly spaced rows that include the last one."""
         if len(self) <= max_rows:

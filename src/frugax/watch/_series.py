@@ -28,6 +28,9 @@ class Series:
         first_step: the step of the first call of a program.
         skipped: what the newest call left, if it was thinned out; else None.
         next_look: calls before this one only remember what they were given.
+        placed: the step of the newest record among those of the run.
+        is_apart: whether its numbers have streams of their own, since it recorded twice
+            at one step of the programs of its run.
         found: the stride that the time between calls asks for.
         call_s: seconds between two calls; None until it has been measured.
     """
@@ -38,6 +41,8 @@ class Series:
         self.first_step = first_step
         self.skipped: Any = None
         self.next_look = 0
+        self.placed = -(2**63)
+        self.is_apart = False
         self.found = 1
         self.call_s: float | None = None
         rate.series.append(self)
@@ -54,6 +59,12 @@ class Series:
     def stride(self) -> int:
         """Every `stride`-th call is kept, and always the last."""
         return 1 if self._rate.keeps_all else self.found
+
+    def place(self, step: int) -> bool:
+        """Note the step of a record among those of the run; says if it is apart."""
+        self.is_apart |= step <= self.placed
+        self.placed = step
+        return self.is_apart
 
     def begin(self, number: int, now: float) -> None:
         """Measure from this call on, the first that compiles nothing."""

@@ -191,7 +191,8 @@ class Watcher(AbstractContextManager["Watcher"]):
         Args:
             step: the training step; not lower than the one before; one on the device is
                 waited for. Other numbers of the same step, such as those of a
-                validation, join its record.
+                validation, join its record. A program of the run that was called more
+                often is at a higher step: then that is recorded.
             metrics: numbers by name: JAX arrays of shape `()` that are not donated to
                 any later call, or plain numbers.
 
@@ -300,7 +301,10 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._last_recorded, self._last_names = step, names
         self._leave_out(series)
         number = series.calls - 1
-        entry = StepMetrics(step, kept, number, series, not may_be_thinned)
+        calls = (s.first_step + s.newest for s in self.recorder.schedules)
+        place = max((step, *calls))
+        is_apart, is_pinned = series.place(place), not may_be_thinned
+        entry = StepMetrics(step, kept, number, series, place, is_apart, is_pinned)
         self.recorder.add(entry)
 
     def _leave_out(self, series: MetricSeries) -> None:
@@ -416,7 +420,12 @@ class Watcher(AbstractContextManager["Watcher"]):
         # Lower where the journal was rewound since.
         self._first_step = min(self._first_step, self._step_after())
         schedule = CallSchedule(
-            self.rate, gate_s, variants, recorder.add, self._first_step
+            self.rate,
+            gate_s,
+            variants,
+            recorder.add,
+            self._first_step,
+            recorder.schedules,
         )
         self._account.touch(self.clock())
         recorder.schedules.append(schedule)
@@ -635,6 +644,8 @@ class Watcher(AbstractContextManager["Watcher"]):
             self._rewinds = self._journal.rewinds
             self._last_recorded = self._writer.last_step = self._journal.last_step
             self._last_names = set()
+            for series in self._series.values():
+                series.placed = self._step_after() - 1
 
     def _previous_step(self) -> int | None:
         """Return the step that the step of the next `record` must exceed."""
