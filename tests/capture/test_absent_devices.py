@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from frugax.capture import devices_of
+from frugax.capture import devices_of, planned
 from frugax.targets import Target
 
 
@@ -24,6 +24,16 @@ def test_devices_say_that_they_are_those_of_the_target(name, other):
             jax.devices(other)
     assert device.platform == jax.default_backend() == "cpu"
     assert device.memory_stats() is None
+
+
+@pytest.mark.filterwarnings("ignore:backend")  # an old option of jax.jit
+@pytest.mark.parametrize("wrap", ["jit", "pmap"])
+def test_a_function_may_be_jitted_for_the_backend_of_the_target(wrap):
+    x = jnp.ones((len(jax.devices()), 2))
+    with devices_of(Target("h100")), planned("60%"):
+        assert jnp.all(getattr(jax, wrap)(jnp.sin, backend="gpu")(x) == jnp.sin(x))
+        with pytest.raises(RuntimeError, match="tpu"):
+            getattr(jax, wrap)(jnp.sin, backend="tpu")(x)
 
 
 def test_devices_that_are_here_are_as_they_are():

@@ -8,6 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -215,6 +216,36 @@ def test_a_step_that_is_compiled_ahead_of_its_calls_is_named():
     (found,) = script.explanations()
     assert (found.report.calls, found.report.is_lowered) == (0, True)
     assert_names(describe([found.report], ["train.py"]), "ahead of its calls")
+
+
+def test_of_a_step_whose_first_call_was_interrupted_nothing_is_claimed():
+    script = ScriptWatch({"memory": "60%", "watch": False, "explain": False})
+
+    def step(w):
+        raise KeyboardInterrupt  # as while it is traced, planned or compiled
+
+    with pytest.raises(KeyboardInterrupt):
+        script.jit(step, {})(jnp.ones(8))
+    (found,) = script.explanations()
+    told = describe([found.report], ["train.py"], fx.MemoryBudget.share("60%"))
+    assert_names(told, "no call has ended", "cannot tell")
+    assert "no gradient" not in told
+
+
+@pytest.mark.parametrize(("depth", "is_told"), [(1, False), (8, True)])
+def test_a_search_is_announced_with_its_time_where_there_is_one(capfd, depth, is_told):
+    script = ScriptWatch({"memory": "60%", "watch": False, "explain": False})
+
+    def loss(w, x):
+        for _ in range(depth):
+            x = jnp.tanh(x @ w)
+        return jnp.mean(x**2)
+
+    script.jit(jax.grad(loss), {})(jnp.eye(8), jnp.ones((1024, 8)))
+    told = [n for n in capfd.readouterr().err.splitlines() if "planning" in n]
+    assert len(told) == is_told
+    if is_told:
+        assert_names(told[0], "KiB", "for up to 60 s")
 
 
 @pytest.mark.parametrize(

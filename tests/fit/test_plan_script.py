@@ -20,7 +20,7 @@ from frugax.capture import (
     UnknownValueError,
 )
 from frugax.fit import answer
-from frugax.targets import Target, installed_compilers
+from frugax.targets import Target, TargetCompiler, installed_compilers
 from refusals import assert_names, refuses
 
 GPU = next(c for c in installed_compilers() if c.platform == "gpu")
@@ -232,6 +232,16 @@ def test_a_wrong_command_line_is_refused(tmp_path, arguments, named):
     assert "was run" not in found.stderr
     assert found.stderr.count("\n") == 1
     assert_names(found.stderr, named)
+
+
+def test_a_missing_compiler_is_named_before_the_script_runs(tmp_path, monkeypatch):
+    none = TargetCompiler(platform="gpu", version=None, problem="pip install it")
+    monkeypatch.setattr("frugax.targets.installed_compilers", lambda: (none,))
+    write(tmp_path, "raise SystemExit('was run')")
+    found = forked.inline("plan", "train.py", "--target", "h100", cwd=tmp_path)
+    assert found.returncode == 2
+    assert "was run" not in found.stderr
+    assert_names(found.stderr, "train.py", none.problem)
 
 
 def test_a_step_has_one_answer_for_the_devices_here_and_as_jax_jit_compiles_it():

@@ -7,7 +7,7 @@ they get the target's answers. JAX and frugax themselves see the CPU.
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -18,6 +18,8 @@ from frugax.targets import Target
 _INSIDE = ("jax", "jaxlib", "frugax")
 # Names of the platform of GPUs.
 _GPU = ("gpu", "cuda")
+# Names of the platforms of the open blocks.
+_absent: list[str] = []
 
 
 @contextlib.contextmanager
@@ -25,8 +27,9 @@ def devices_of(target: Target) -> Iterator[None]:
     """Answer questions about devices as on a host of the target, inside of the block.
 
     `jax.devices("gpu")`, `jax.default_backend()`, `platform`, `device_kind` and
-    `memory_stats()` of a device are the target's. `jax.distributed.initialize()` joins
-    nobody, and settings of JAX's platform have no effect.
+    `memory_stats()` of a device are the target's, and `without_backend` knows its name.
+    `jax.distributed.initialize()` joins nobody, and settings of JAX's platform have no
+    effect.
 
     Args:
         target: the target; nothing is changed for one that is here.
@@ -54,7 +57,15 @@ def devices_of(target: Target) -> Iterator[None]:
         ):
             replace(device, name, _seen_outside(vars(device)[name], value))
         replace(device, "memory_stats", lambda _: dict(memory))
+        _absent.extend(names)
+        stack.callback(lambda: [_absent.remove(name) for name in names])
         yield
+
+
+def without_backend(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of `jax.jit`, less a `backend` that is an absent target's platform."""
+    is_absent = options.get("backend") in _absent
+    return {n: x for n, x in options.items() if not (is_absent and n == "backend")}
 
 
 @contextlib.contextmanager

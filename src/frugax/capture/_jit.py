@@ -112,7 +112,8 @@ class PlannedFunction:
 
     Attributes:
         record: the calls, compilations and programs so far.
-        on_plan: called before programs are compiled to find a plan.
+        on_search: called before programs are tried that recompute, with the one without
+            a plan and the seconds that this takes at most.
         on_compile: called after each compilation.
     """
 
@@ -131,7 +132,7 @@ class PlannedFunction:
         functools.update_wrapper(self, self._plain, updated=())
         self.__wrapped__ = fun
         self.record = CallRecord(*find_source(fun))
-        self.on_plan: Callable[[CallRecord], None] | None = None
+        self.on_search: Callable[[CallRecord, JitPlan, float], None] | None = None
         self.on_compile: Callable[[PlannedFunction], None] | None = None
         self._fun, self._budget, self._options = fun, budget, options
         self._needs_gradient, self._on_step = needs_gradient, on_step
@@ -374,13 +375,16 @@ class PlannedFunction:
                 reasons = []
             takes_gradient = staged.takes_gradient
             return self._leave(build({}).jitted if takes_gradient else plain, reasons)
-        if self.on_plan is not None:
-            self.on_plan(self.record)
         try:
             missed = self._missed.setdefault(call.kind, [])
             plans = [p.record.plan for p in self._programs.values() if p.record.plan]
             known = [p for p in plans if p.fits and p.gradients]
-            found = plan_program(staged, build, shapes, self._budget, missed, known)
+            tell = None
+            if self.on_search is not None:
+                tell = functools.partial(self.on_search, self.record)
+            found = plan_program(
+                staged, build, shapes, self._budget, missed, known, on_search=tell
+            )
             # Before it runs: the rates of a processor are measured while it is idle.
             step_time = None
             if found.compiled is not None and not found.is_small:

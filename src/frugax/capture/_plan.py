@@ -130,6 +130,7 @@ def plan_program(
     missed: Sequence[JitPlan] = (),
     known: Sequence[JitPlan] = (),
     most_seconds: float = _MOST_SECONDS,
+    on_search: Callable[[JitPlan, float], None] | None = None,
 ) -> PlannedProgram:
     """Choose the plans of a program's gradients, the one that keeps most first.
 
@@ -150,6 +151,8 @@ def plan_program(
         known: its plans for other arguments. One that fits these is taken: the second
             call of a step often differs from the first in a type or a place only.
         most_seconds: that time, in seconds.
+        on_search: called before further programs are tried, with the program without a
+            plan and the seconds that this takes at most.
 
     Raises:
         InfeasibleBudgetError: the compiler refuses the program without a plan, and
@@ -232,6 +235,8 @@ def plan_program(
     room = limit.usable_bytes - lowest
     visited: set[MarkedGradient] = set()
     waiting = deque([] if room < 0 else _group(staged.sites))
+    if waiting and on_search is not None:
+        on_search(unplanned, deadline - time.monotonic())
     while waiting:
         sites = waiting.popleft()
         first, place, kept = sites[0], _place_of(sites), list[Any]()

@@ -15,6 +15,7 @@ from jax import (  # kept where they are replaced
 
 from frugax.jaxprs import hides_frames_below
 
+from ._absent_devices import without_backend
 from ._jit import Memory, PlannedFunction, read_memory
 from ._pmap import jitted_pmap
 
@@ -89,7 +90,9 @@ def _jit(fun: Any = None, /, **options: Any) -> Any:
     if fun is None:
         return functools.partial(_jit, **options)
     make = _find_maker(fun)
-    return _jax_jit(fun, **options) if make is None else make(fun, options)
+    if make is None:
+        return _jax_jit(fun, **options)
+    return make(fun, without_backend(options))
 
 
 @hides_frames_below
@@ -98,7 +101,7 @@ def _pmap(fun: Any, axis_name: Any = None, **options: Any) -> Any:
     make = _find_maker(fun)
     if make is None:
         return _jax_pmap(fun, **options)
-    return jitted_pmap(make, fun, options)
+    return jitted_pmap(make, fun, without_backend(options))
 
 
 def _find_maker(fun: Any) -> Callable[..., Any] | None:

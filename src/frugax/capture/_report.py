@@ -176,9 +176,16 @@ class JitReport:
     is_lowered: bool = False
 
     @property
+    def has_ended(self) -> bool:
+        """Whether a call has ended, or a program was lowered ahead of calls."""
+        return self.programs > 0 or self.is_lowered
+
+    @property
     def problems(self) -> list[str]:
         """What keeps this report from being whole, and its program from its limit."""
         found = self.program.problems
+        if not self.has_ended:
+            found.append("no call has ended, so nothing is known of its program")
         if self.is_lowered:
             found.append("was compiled ahead of its calls, which are not seen")
         return found

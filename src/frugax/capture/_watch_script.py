@@ -27,7 +27,7 @@ from frugax.fileio import call_before_sigterm, write_whole
 
 from ._explain import ProgramExplanation
 from ._jit import PlannedFunction, read_memory
-from ._plan import describe_error
+from ._plan import JitPlan, describe_error
 from ._replace_jit import replace_jit
 from ._report import CallRecord, JitReport
 
@@ -89,7 +89,7 @@ class ScriptWatch:
     def jit(self, fun: Callable[..., Any], options: dict[str, Any]) -> PlannedFunction:
         """Take the place of `jax.jit(fun, **options)`."""
         made = PlannedFunction(fun, self._budget, options, needs_gradient=False)
-        made.on_plan, made.on_compile = self._tell_plan, self._note_compile
+        made.on_search, made.on_compile = _tell_search, self._note_compile
         key = made.record.name, made.record.place
         made.record = self._records.setdefault(key, made.record)
         return made
@@ -105,11 +105,6 @@ class ScriptWatch:
                 self._explained[record] = function.explain()
             except Exception as e:  # not an error of the script
                 _tell(f"{what} cannot be explained: {describe_error(e)}")
-
-    def _tell_plan(self, record: CallRecord) -> None:
-        # The script is silent meanwhile.
-        what = f"{record.name} ({record.place}) for {self._budget}"
-        _tell(f"frugax: planning {what}, for up to a minute or ten compilations")
 
     def explanations(self) -> list[ProgramExplanation]:
         """The functions that were called, or lowered ahead of their calls."""
@@ -154,6 +149,13 @@ class ScriptWatch:
 def _cost(report: JitReport) -> float:
     compiled = sum(c.seconds for c in report.compiles)
     return compiled + report.calls * (report.step_seconds or 0.0)
+
+
+def _tell_search(record: CallRecord, plain: JitPlan, seconds: float) -> None:
+    # The script is silent meanwhile.
+    what, needs = f"{record.name} ({record.place})", format_bytes(plain.unplanned_bytes)
+    at_most = f"planning, for up to {format_seconds(seconds)}"
+    _tell(f"frugax: {what} needs {needs}, its limit is {plain.budget}: {at_most}")
 
 
 def _tell(text: str) -> None:
@@ -226,7 +228,7 @@ def describe(
 def _verdict(report: JitReport) -> str:
     if report.receipt is not None:
         return report.receipt.spends[0].verdict.value
-    if report.program.plan is not None:
+    if report.program.plan is not None or not report.has_ended:
         return Verdict.CANNOT_TELL.value
     return "not planned" if report.program.unplanned else _NOT_LIMITED
 

@@ -31,6 +31,7 @@ def plan_script(command: Sequence[str], options: PlanOptions) -> int:
         ConfigError: an option is wrong, or the script calls no training step.
     """
     from frugax import fit
+    from frugax.targets import installed_compilers
 
     script = command[1] if command[0] == "-m" else command[0]
     if command[0] != "-m" and not Path(script).is_file():
@@ -50,9 +51,13 @@ def plan_script(command: Sequence[str], options: PlanOptions) -> int:
     # A script sees as many devices as the target has, and their platform, on which what
     # it does may depend.
     seen = lambda t: (None, "") if t.is_here else (t.num_devices, t.platform)
-    for (count, _), group in itertools.groupby(targets, seen):
+    missing = {c.platform: c.problem for c in installed_compilers() if c.problem}
+    for (count, platform), group in itertools.groupby(targets, seen):
         alike = list(group)
-        found = _run(command, alike, settings, count)
+        if platform in missing:  # said before the script runs
+            found = fit.ScriptPlan(problem=missing[platform])
+        else:
+            found = _run(command, alike, settings, count)
         if found.problem:
             problems.append(found.problem)
             rows += [fit.FitRow.without_answer(t.name, found.problem) for t in alike]
