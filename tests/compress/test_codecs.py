@@ -117,6 +117,13 @@ def test_numbers_that_repeat_up_to_their_sign_are_found():
     assert len(block) < 0.3 * values.nbytes
 
 
+def test_runs_of_exponents_above_noise_are_found():
+    rng = np.random.default_rng(0)
+    scales = np.repeat(2.0 ** np.arange(4), 1000).astype(np.float32)
+    values = scales * rng.uniform(1, 2, 4000).astype(np.float32)
+    assert len(exactly_back(values)) < 3.01 * len(values)
+
+
 def test_each_part_of_a_block_is_coded_independently():
     rng = np.random.default_rng(0)
     noise = rng.integers(0, 256, lossless.PART, np.uint8)
