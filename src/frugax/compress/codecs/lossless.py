@@ -51,8 +51,8 @@ _HUFFMAN = zstandard.ZstdCompressionParameters(
 # level 9 makes files 0.03% shorter than level 4, in twice the time.
 _REPEATS_LEVEL = 4
 _SAMPLE = 1 << 16  # bytes
-# The share of a plane's bytes below which it may consist of runs.
-_RUNS = 1 / 4
+# A plane of which Huffman's code leaves less may still repeat where numbers do not.
+_FEW_VALUES = 1 / 4
 
 
 class _Coders(threading.local):
@@ -255,9 +255,9 @@ def _encode_shortest(
     """Return the coder that makes a plane shortest, and its bytes."""
     short = _CODERS.huffman.compress(plane.data)
     coded = [(_RAW, plane.tobytes()), (_ZSTD, short)]
-    # Numbers whose lower bytes are noise do not repeat. Their upper bytes may, in
-    # runs, and those Huffman's code has made short: a whole bit for each byte.
-    if not above_noise or len(short) < _RUNS * len(plane):
+    # Numbers whose lower bytes are noise do not repeat. Their exponents may, where each
+    # column has few of its own.
+    if not above_noise or len(short) < _FEW_VALUES * len(plane):
         sample = plane if len(plane) < 2 * _SAMPLE else plane[:_SAMPLE]
         repeated = _CODERS.repeats.compress(sample.data)
         if len(repeated) * len(plane) < len(short) * len(sample):
