@@ -705,6 +705,22 @@ def test_what_is_called_less_often_records_at_the_steps_of_training(
     assert rest["batch"].tolist() == [9, 9, 19, 19, 19, 29, 29, 29]
 
 
+def test_an_evaluation_before_training_does_not_move_its_steps(journal):
+    with taking(journal, "full") as watcher:
+        train = watch.jit(lambda x: watch.record("loss", x) or x + 1)
+        check = watch.jit(lambda x: watch.record("val", x) or x + 1)
+        for i in range(20):
+            if not i % 10:
+                check(i), check(-i)
+            train(i)
+    back = finished(watcher, journal)
+    assert watcher.losses.tally("scalar").kept == 24
+    # The second call of the first evaluation was step 1 of a run without training.
+    assert back["loss"].tolist() == [0, *range(2, 20)]
+    assert back.steps_with("loss").tolist() == [*range(1, 20)]
+    assert back.streams["loss"]["loss"].tolist() == [1]
+
+
 def test_a_metric_that_cannot_be_read_leaves_a_run_closed_with_a_receipt(tmp_path):
     lost = jnp.ones(())
     run = watch.run(tmp_path / "run", level="full")

@@ -30,10 +30,7 @@ class CallSchedule(Series):
     the classes that were asked for.
 
     A function counts its own calls. Where another of the run has been called more
-    often, as training has for an evaluation, it records at the step of that one. If it
-    is called again within that step, as for each batch of an evaluation, its numbers go
-    to streams of their names from then on: those of the training steps have one row for
-    each step.
+    often, as training has for an evaluation, it records at the step of that one.
 
     Attributes:
         gate_s: seconds that every call spends to find its program: with warm and with
@@ -156,7 +153,8 @@ class CallSchedule(Series):
     ) -> ProgramRecords:
         step = self.first_step + number
         self._queued = number
-        return ProgramRecords(step, records, kinds, self, place, self.place(place))
+        is_apart = self.place(place, is_behind=place > step)
+        return ProgramRecords(step, records, kinds, self, place, is_apart)
 
     def keep_last(self) -> None:
         """Queue the records of the last call if it was thinned out or ran bare."""

@@ -30,7 +30,7 @@ class ProgramRecords:
         wanted_kinds: the classes that the level asked for at the time of the call.
         series: the calls of its function; None if nothing thins them.
         place: the training step of its single numbers; None if that is `step`.
-        is_apart: whether those have streams of their own.
+        is_apart: whether those go to streams of their names.
         is_pinned: whether it is kept whatever the stride.
         nbytes: bytes that count for the cap of what may wait.
     """
@@ -69,7 +69,7 @@ class StepMetrics:
         number: how many calls of `record` with these names there were before.
         series: the calls with the same names; None if nothing thins them.
         place: the step of the programs of the run, if they are ahead; else `step`.
-        is_apart: whether the metrics have streams of their own.
+        is_apart: whether the metrics go to streams of their names.
         is_pinned: whether it is kept whatever the stride.
     """
 

@@ -29,8 +29,6 @@ class Series:
         skipped: what the newest call left, if it was thinned out; else None.
         next_look: calls before this one only remember what they were given.
         placed: the step of the newest record among those of the run.
-        is_apart: whether its numbers have streams of their own, since it recorded twice
-            at one step of the programs of its run.
         found: the stride that the time between calls asks for.
         call_s: seconds between two calls; None until it has been measured.
     """
@@ -42,7 +40,7 @@ class Series:
         self.skipped: Any = None
         self.next_look = 0
         self.placed = -(2**63)
-        self.is_apart = False
+        self._repeats = self._is_apart = False
         self.found = 1
         self.call_s: float | None = None
         rate.series.append(self)
@@ -60,11 +58,19 @@ class Series:
         """Every `stride`-th call is kept, and always the last."""
         return 1 if self._rate.keeps_all else self.found
 
-    def place(self, step: int) -> bool:
-        """Note the step of a record among those of the run; says if it is apart."""
-        self.is_apart |= step <= self.placed
+    def place(self, step: int, *, is_behind: bool) -> bool:
+        """Note the step of a record among those of the run.
+
+        Returns:
+            Whether its numbers go to streams of their names: those of the run have one
+            row for each step. Calls that come several at a time while others move the
+            run on, as for the batches of an evaluation, all do from the second time on.
+        """
+        is_repeated = step <= self.placed
+        self._is_apart |= self._repeats and is_behind and not is_repeated
+        self._repeats |= is_repeated
         self.placed = step
-        return self.is_apart
+        return is_repeated or self._is_apart
 
     def begin(self, number: int, now: float) -> None:
         """Measure from this call on, the first that compiles nothing."""

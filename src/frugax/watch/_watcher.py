@@ -303,7 +303,8 @@ class Watcher(AbstractContextManager["Watcher"]):
         number = series.calls - 1
         calls = (s.first_step + s.newest for s in self.recorder.schedules)
         place = max((step, *calls))
-        is_apart, is_pinned = series.place(place), not may_be_thinned
+        is_apart = series.place(place, is_behind=place > step)
+        is_pinned = not may_be_thinned
         entry = StepMetrics(step, kept, number, series, place, is_apart, is_pinned)
         self.recorder.add(entry)
 
