@@ -214,3 +214,17 @@ def test_partition_keeps_its_input_and_fills_gaps_with_none():
 def test_halves_of_different_trees_are_refused():
     with refuses(ValueError, "halves"):
         trees.combine({"a": 1}, {"b": 2})
+
+
+def test_random_keys_become_numbers_and_come_back():
+    key = jax.random.key(3, impl="rbg")
+    data = trees.key_to_data(key)
+    assert trees.is_random_key(key)
+    assert not trees.is_random_key(data)
+    shape = jax.eval_shape(lambda: key)
+    assert trees.key_to_data(shape).shape == data.shape
+    for like in (key, shape):
+        back = trees.data_to_key(np.asarray(data), like)
+        assert back.dtype == key.dtype
+        assert np.array_equal(trees.key_to_data(back), data)
+    assert trees.key_to_data(1.5) == trees.data_to_key(1.5, 0.0) == 1.5

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+
+from frugax.trees import is_random_key
 
 from ._jax_internals import ClosedJaxpr, Jaxpr, Literal
 
@@ -137,7 +138,7 @@ class _Writer:
         self._leaf("aval", f"{shape} {dtype} {getattr(aval, 'weak_type', False)}")
 
     def _array(self, value: Any) -> None:
-        if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        if is_random_key(value):
             self._leaf("key", str(jax.random.key_impl(value)))
             value = jax.random.key_data(value)
         array = np.asarray(value)

@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 from jax.tree_util import DictKey, SequenceKey
 
 from frugax import train
 from frugax.errors import ConfigError
 from frugax.train.processes import gather
-from frugax.trees import PyTree
+from frugax.trees import PyTree, data_to_key, key_to_data
 
 from ._optimizer import averaged_weights
 from ._task import Task
@@ -133,12 +132,13 @@ class BoundTask:
         weights = averaged_weights(state.opt_state, state.params)
         if state.carried is None:
             return weights
-        return {"params": weights, "carried": jax.tree.map(_to_data, state.carried)}
+        return {"params": weights, "carried": jax.tree.map(key_to_data, state.carried)}
 
     def with_file_tree(self, state: train.TrainState, tree: PyTree) -> PyTree:
         """Return the whole model with the arrays of a model file."""
         if state.carried is not None:
-            carried = jax.tree.map(_from_data, state.carried, tree["carried"])
+            stored = tree["carried"]
+            carried = jax.tree.map(data_to_key, stored, state.carried)
             state, tree = state._replace(carried=carried), tree["params"]
         return self.whole(state._replace(params=tree))
 
@@ -167,20 +167,6 @@ def num_required(function: Callable[..., Any]) -> int:
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
     )
     return sum(p.kind in positional and p.default is p.empty for p in parameters)
-
-
-def _to_data(leaf: jax.Array) -> jax.Array:
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
-
-
-def _from_data(like: jax.Array, data: jax.Array) -> jax.Array:
-    if not _is_key(like):
-        return data
-    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(like))
-
-
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
 
 
 def _is_variables(initial: PyTree) -> bool:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from frugax.jaxprs import digest
-from frugax.trees import PyTree
+from frugax.trees import PyTree, key_to_data
 
 from ._environment import describe_environment
 
@@ -108,10 +107,7 @@ def hash_tree(tree: PyTree) -> str:
     """Hash the arrays of a tree with their names, types and shapes."""
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        is_array = isinstance(leaf, jax.Array)
-        if is_array and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            leaf = jax.random.key_data(leaf)
-        array = np.asarray(leaf)
+        array = np.asarray(key_to_data(leaf))
         header = f"{jax.tree_util.keystr(path)} {array.dtype}{array.shape}"
         digest.update(header.encode())
         digest.update(np.ascontiguousarray(array).tobytes())

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from frugax.trees import combine, partition
+from frugax.trees import combine, key_to_data, partition
 
 # Drawing is the same in both packages, so these are passed on unwrapped.
 from frugax.watch.drawing import grid_svg as grid_svg, log_grid_to_console
@@ -223,8 +223,4 @@ def _is_array(leaf: object) -> bool:
 
 def _as_data(value: Any) -> jax.Array:
     """An array that can leave the program; a random key as the numbers in it."""
-    array = jnp.asarray(value)
-    # Random keys have an extended dtype, which no array on the host can have.
-    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        return jax.random.key_data(array)
-    return array
+    return key_to_data(jnp.asarray(value))

@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 
 from frugax.errors import MissingExtraError
-from frugax.trees import PyTree, describe, is_array, named_leaves
+from frugax.trees import (
+    PyTree,
+    data_to_key,
+    describe,
+    is_array,
+    is_random_key,
+    key_to_data,
+    named_leaves,
+)
 
 from ._mapped import check_mapped, find_path
 
@@ -67,13 +75,8 @@ def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
 
 def to_stored(leaf: Any) -> Any:
     """Return what a file has for a leaf of a module; None for text and functions."""
-    if _is_random_key(leaf):
-        jax = sys.modules["jax"]
-        if isinstance(leaf, jax.Array):
-            return jax.random.key_data(leaf)
-        return jax.eval_shape(jax.random.key_data, leaf)
     if is_array(leaf):
-        return leaf
+        return key_to_data(leaf)
     if isinstance(leaf, int | float | complex):
         return np.asarray(leaf)
     function = callable(leaf) and not hasattr(leaf, "state_dict")
@@ -87,16 +90,12 @@ def to_library(array: np.ndarray, leaf: Any) -> Any:
     jax, torch = sys.modules.get("jax"), sys.modules.get("torch")
     if not is_array(leaf):  # a number of Python's
         return type(leaf)(array.item())
-    if jax is not None and _is_random_key(leaf):
-        impl = jax.random.key_impl(jax.numpy.empty((), leaf.dtype))
-        key = jax.random.wrap_key_data(jax.numpy.asarray(array), impl=impl)
-        return jax.device_put(key, leaf.sharding)
     if torch is not None and isinstance(leaf, torch.Tensor):
         from ._torch import from_numpy
 
         return from_numpy(array, leaf)
     if jax is not None and isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
-        return jax.device_put(array, leaf.sharding)
+        return jax.device_put(data_to_key(array, leaf), leaf.sharding)
     return array
 
 
@@ -163,7 +162,7 @@ def _to_array(leaf: Any, name: str) -> np.ndarray:
             f"{place} is a masked array, and a file has no place for its mask: store "
             "leaf.filled(value), and leaf.mask beside it if you need it."
         )
-    if _is_random_key(leaf):
+    if is_random_key(leaf):
         raise TypeError(
             f"{place} has dtype {leaf.dtype}, which a file of weights cannot hold: "
             "store jax.random.key_data(key), and read it with jax.random.wrap_key_data."
@@ -191,11 +190,6 @@ def _to_array(leaf: Any, name: str) -> np.ndarray:
     # The reshape is for 0-d arrays, which `ascontiguousarray` makes 1-d.
     whole = np.ascontiguousarray(array).reshape(array.shape)
     return whole.astype(dtype_from_name(array.dtype.name), copy=False)
-
-
-def _is_random_key(leaf: Any) -> bool:
-    # JAX's: NumPy has no such dtype.
-    return is_array(leaf) and str(leaf.dtype).startswith("key<")
 
 
 def _describe(leaf: object) -> str:

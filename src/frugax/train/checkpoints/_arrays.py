@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from frugax import trees
 from frugax.budget import format_bytes
 from frugax.errors import CheckpointError, OutputError
 from frugax.fileio import mute_orbax, write_error_reason
@@ -172,8 +173,7 @@ def _open_orbax() -> Iterator[tuple[Any, Any]]:
 
 def _pack(leaf: Any) -> Any:
     """Return a leaf as Orbax can store it: keys as integers, small types as larger."""
-    if _is_key(leaf):
-        leaf = jax.random.key_data(leaf)
+    leaf = trees.key_to_data(leaf)
     stored = _stored_dtype(leaf.dtype)
     if stored != leaf.dtype:
         leaf = _convert(leaf, stored)
@@ -185,25 +185,22 @@ def _pack(leaf: Any) -> Any:
 
 def _unpack(array: Any, like: Any) -> jax.Array:
     """Return a leaf as `_pack` received it, on the devices of `like`."""
-    raw = jax.eval_shape(lambda x: jax.random.key_data(x) if _is_key(x) else x, like)
+    raw = jax.eval_shape(trees.key_to_data, like)
     # A copy: steps donate, and XLA must not write over memory that NumPy owns.
     value = _copy(array) if isinstance(array, jax.Array) else jnp.array(array)
     if value.dtype != raw.dtype:
         value = _convert(value, raw.dtype)
-    if _is_key(like):
-        # `like` may be a shape only, but key_impl needs an array of keys.
-        impl = jax.random.key_impl(jnp.empty((), like.dtype))
-        value = jax.random.wrap_key_data(value, impl=impl)
+    value = trees.data_to_key(value, like)
     sharding = getattr(like, "sharding", None)
     return value if sharding is None else shard_global(value, sharding)
 
 
 def _describe_target(leaf: Any) -> Any:
     """Describe an array to read: sharded as the leaf is, or for NumPy."""
-    raw = jax.eval_shape(lambda x: jax.random.key_data(x) if _is_key(x) else x, leaf)
+    raw = jax.eval_shape(trees.key_to_data, leaf)
     dtype = _stored_dtype(raw.dtype)
     sharding = getattr(leaf, "sharding", None)
-    if _is_key(leaf) or sharding is None or len(sharding.device_set) == 1:
+    if trees.is_random_key(leaf) or sharding is None or len(sharding.device_set) == 1:
         # A stand-in without memory; Orbax reads its shape and type.
         return np.broadcast_to(np.zeros((), dtype), raw.shape)
     return jax.ShapeDtypeStruct(raw.shape, dtype, sharding=sharding)
@@ -233,7 +230,3 @@ def _copy(array: Any) -> Any:
     if isinstance(array, jax.Array):
         return jax.device_put(array, array.sharding, may_alias=False)
     return array.copy()
-
-
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)

@@ -11,13 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from frugax import measure
 from frugax.jaxprs import Jaxpr, jaxprs_in_params
 from frugax.options import join_first
-from frugax.trees import PyTree
+from frugax.trees import PyTree, is_random_key
 
 from ..compiles import warn_at_call_site
 from ._build import Builder, StepOptions
@@ -67,9 +66,7 @@ def _check_mean(
     Raises:
         ValueError: a part has a loss that is not finite, and the whole batch has not.
     """
-    keys = jax.dtypes.prng_key
-    types = map(jnp.result_type, jax.tree.leaves(batch))
-    if any(jnp.issubdtype(t, keys) for t in types):
+    if any(map(is_random_key, jax.tree.leaves(batch))):
         return
 
     def compute(state: PyTree, batch: PyTree, *, parts: int) -> PyTree:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from frugax.trees import PyTree
+from frugax.trees import PyTree, is_random_key
 
 
 @jax.tree_util.register_dataclass
@@ -223,8 +223,7 @@ def regroup_rows(batch: PyTree, parts: int) -> PyTree:
 
 def _is_single_key(x: Any) -> bool:
     """Return whether a leaf is one key of `jax.random.key`."""
-    is_key = jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key)
-    return is_key and jnp.ndim(x) == 0
+    return is_random_key(x) and jnp.ndim(x) == 0
 
 
 # Shape of `values`: one entry for each part.

@@ -229,7 +229,7 @@ def _unwrap_keys(arrays: Mapping[str, Any]) -> tuple[Arrays, _KeyTypes]:
     keys = tuple(
         (name, str(jax.random.key_impl(x)))
         for name, x in arrays.items()
-        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        if trees.is_random_key(x)
     )
     data = {name: jax.random.key_data(arrays[name]) for name, _ in keys}
     return {**arrays, **data}, keys
