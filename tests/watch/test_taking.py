@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import textwrap
 import threading
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from fault_injection import at_once, full_disk
+from forked import python
 from frugax import OverheadBudget, watch
 from frugax.errors import OutputError
 from frugax.watch._entries import StepMetrics
@@ -647,6 +649,21 @@ def test_an_alert_names_the_step_of_the_number(tmp_path):
         "x is 9 > 5 at step 2",
         "y is -3 < 0 at step 4",
     ]
+
+
+def test_a_run_without_jax_starts_no_backend_of_it(tmp_path):
+    # On a GPU it would take the memory of a program of torch.
+    code = """
+    import sys, numpy as np
+    from frugax import watch
+    from frugax.jaxprs import has_backend
+    with watch.run(sys.argv[1], bounds={"loss": (0, 1)}) as run:
+        run.record(0, {"loss": np.float32(0.5), "step": 3})
+    assert not has_backend()
+    """
+    ended = python(textwrap.dedent(code), tmp_path / "run")
+    assert ended.returncode == 0, ended.stderr
+    assert watch.read(tmp_path / "run" / "journal")["loss"].tolist() == [0.5]
 
 
 @pytest.mark.parametrize("checkpoint", [None, 1])

@@ -49,6 +49,7 @@ from ._jax_internals import (
     debug_effect as debug_effect,
     donated_positions as donated_positions,
     fresh_var as fresh_var,
+    has_backend as has_backend,
     hide_frames as hide_frames,
     hides_frames_below as hides_frames_below,
     intercept_vjp as intercept_vjp,

@@ -59,6 +59,7 @@ __all__ = [
     "debug_effect",
     "donated_positions",
     "fresh_var",
+    "has_backend",
     "hide_frames",
     "hides_frames_below",
     "intercept_vjp",
@@ -228,6 +229,11 @@ def keep_clients() -> None:
     """
     for client in getattr(xla_bridge, "_backends", {}).values():
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
+
+
+def has_backend() -> bool:
+    """Whether JAX has started a backend; on a GPU it takes most of the memory then."""
+    return xla_bridge.backends_are_initialized()
 
 
 def is_staging() -> bool:

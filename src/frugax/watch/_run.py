@@ -18,6 +18,7 @@ import jax
 from frugax import fileio
 from frugax.budget import OverheadBudget, Receipt, to_json
 from frugax.errors import OutputError
+from frugax.jaxprs import has_backend
 
 from ._alerts import EXIT_ALERT, Alerts
 from ._current import close_at_exit
@@ -193,7 +194,10 @@ def run(
         meta["tags"] = list(tags)
     if notes:
         meta["notes"] = notes
-    if jax.process_count() > 1:
+    # A program of torch may never start JAX, and a later `jax.distributed` must come
+    # before that.
+    may_be_one_of_many = has_backend() or jax.distributed.is_initialized()
+    if may_be_one_of_many and jax.process_count() > 1:
         # Each process writes a journal of its own; the page shows them side by side.
         place = place / f"process{jax.process_index()}"
     path = place / "journal"
@@ -262,7 +266,7 @@ def _memory() -> dict[str, float]:
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     found = {"peak memory of the process, bytes": float(peak)}
-    for device in jax.local_devices():
+    for device in jax.local_devices() if has_backend() else ():
         stats = device.memory_stats()
         if stats and "bytes_in_use" in stats:
             label = f"{device.platform} {device.id} memory, bytes"
