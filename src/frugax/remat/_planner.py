@@ -27,7 +27,6 @@ from frugax.jaxprs import (
     flops_of,
     has_checkpoints,
     jaxprs_in_params,
-    shape_of,
     take_arrays,
 )
 from frugax.targets import Target
@@ -52,7 +51,6 @@ from .solver import (
     Stage,
     build_parts,
     check_block_size,
-    chunk_counts,
     list_candidates,
     list_named,
     reads_late,
@@ -221,9 +219,6 @@ def plan(
 # Where recomputation costs at least this share of the plain flops, chunks of the batch
 # are tried as well, and taken if they should add at most this share of its time.
 _COSTLY, _FAR_FASTER = 0.02, 0.5
-# A plan in chunks that needs less than this share of the limit is tried with fewer, so
-# many times.
-_LITTLE_USE, _MAX_FEWER = 0.5, 3
 
 
 _T = TypeVar("_T")
@@ -415,8 +410,6 @@ class _PlanSearch:
             found = self._search(bench, stage, thorough=thorough)
             if found and Stage.CHUNKED in stages[stages.index(stage) + 1 :]:
                 found = self._prefer_chunks(bench, found)
-            if found and not self.first_fit:
-                found = self._use_fewer_chunks(bench, found)
             if found and (found := bench.confirm(found)):
                 return found
             if bench.is_late:
@@ -476,36 +469,6 @@ class _PlanSearch:
             if guess((other.flops or 0) - plain_flops, chunks=chunks) <= most:
                 return other
             break
-        return found
-
-    def _use_fewer_chunks(self, bench: CompileBench, found: Measurement) -> Measurement:
-        """Fewer chunks of the batch, where a plan leaves most of the limit unused.
-
-        Of sums over the batch the model counts bytes that the compiler may not need, so
-        that only the most chunks seem to be worth it.
-        """
-        batch = found.parts.batch
-        if batch is None:
-            return found
-        shape = shape_of(self.planned.graph.inputs[batch.operand]).shape
-        counts = chunk_counts(shape[batch.axis] // batch.devices)
-        # What one chunk holds should be its share of what the whole batch holds.
-        fixed = bench.fixed_bytes if self.budget.kind == "total" else 0
-        wanted = (bench.plain.bytes - fixed) / max(bench.limit - fixed, 1)
-        most, too_few = batch.count, 1
-        for _ in range(_MAX_FEWER):
-            between = [c for c in counts if too_few < c < most]
-            little = found.bytes < _LITTLE_USE * bench.limit
-            if bench.is_late or not (between and little):
-                break
-            count = next((c for c in between if c >= wanted), between[-1])
-            chunks = dataclasses.replace(batch, count=count, segments=(), body_plans=())
-            other = bench.measure(dataclasses.replace(found.parts, batch=chunks))
-            if bench.fits(other) and (other.flops or 0) <= (found.flops or 0):
-                found, most = other, count
-            else:
-                too_few = count
-            wanted = math.sqrt(too_few * most)
         return found
 
     def _inside(self, make: Callable[[], _T]) -> _T:

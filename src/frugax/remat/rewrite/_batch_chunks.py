@@ -21,7 +21,6 @@ from frugax.jaxprs import (
     Graph,
     JaxprEqn,
     Var,
-    bytes_of,
     flops_of,
     remove_dead_code,
     shape_of,
@@ -38,6 +37,7 @@ from ._gates import zeros_of
 from ._graph import (
     RematGraph,
     accumulator,
+    accumulator_type,
     prepare_graph,
     replace_operations,
 )
@@ -85,11 +85,25 @@ class BatchSplit:
         return [*self.whole, *(v for v, _ in self.sliced)]
 
     @property
-    def accumulated_bytes(self) -> int:
-        """Bytes of the sums and gradients that the loop carries or collects."""
-        pairs = zip(self.reads, self.chunk.graph.args[1:], strict=True)
-        moved = [v for v, x in pairs if x in self.chunk.wrt]
-        return sum(map(bytes_of, [*moved, *self.sums, *(v for v, _ in self.rows)]))
+    def added(self) -> list[Var]:
+        """The values to whose gradients each chunk adds its own."""
+        pairs = zip(self.whole, self.chunk.graph.args[1:], strict=False)
+        return [v for v, x in pairs if x in self.chunk.wrt]
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that the loop carries beside a chunk.
+
+        The sums of most gradients are results of the program, for which there is room.
+        Those of values that are computed before, or in another type, are not.
+        """
+        before = {v for e in self.before for v in e.outvars}
+        sums = [(v, accumulator_type(v)) for v in self.added]
+        return sum(
+            shape_of(v).size * dtype.itemsize
+            for v, dtype in sums
+            if v in before or dtype != shape_of(v).dtype
+        )
 
 
 class _OuterPart(BatchPart):

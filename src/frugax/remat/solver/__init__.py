@@ -4,7 +4,7 @@ Nothing is compiled here. Start at `list_candidates`, which lists plans of ever 
 modelled peak.
 """
 
-from ._batch_choices import chunk_counts as chunk_counts, find_batch as find_batch
+from ._batch_choices import find_batch as find_batch
 from ._candidate import (
     Candidate as Candidate,
     build_parts as build_parts,

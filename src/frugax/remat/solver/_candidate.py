@@ -32,7 +32,8 @@ class Source:
     Attributes:
         graph: the loss, or one chunk of it.
         batch: the chunks of the batch that the loss runs in; None if it runs whole.
-        carried_bytes: bytes that the loop over chunks carries.
+        held_bytes: bytes that are held whatever is recomputed.
+        added_flops: flops of adding the gradients of one chunk to those of others.
         is_chunk: whether `graph` is one chunk, and not the whole loss.
         is_opened: whether the loss's own `jax.checkpoint` regions are opened.
         copies: blocks that are computed again before the loss reads them late.
@@ -42,7 +43,8 @@ class Source:
 
     graph: RematGraph
     batch: BatchChunks | None = None
-    carried_bytes: int = 0
+    held_bytes: int = 0
+    added_flops: int = 0
     is_chunk: bool = False
     is_opened: bool = False
     copies: LateCopies | None = None
@@ -126,7 +128,7 @@ class Candidate:
     @property
     def peak_bytes(self) -> int:
         """Most bytes held during the backward pass, by the model."""
-        return self.draft.peak_bytes + self.source.carried_bytes
+        return self.draft.peak_bytes + self.source.held_bytes
 
     @property
     def flops(self) -> int:
@@ -136,9 +138,7 @@ class Candidate:
         if source.batch is None:
             return flops
         count = source.batch.count
-        # Each chunk adds its gradients, mostly of four bytes a number, to the sum.
-        added = count * source.carried_bytes // 4
-        return added + flops * (count if source.is_chunk else 1)
+        return count * source.added_flops + flops * (count if source.is_chunk else 1)
 
 
 def _walk(choices: Sequence[SegmentChoice]) -> Iterator[SegmentChoice]:

@@ -8,7 +8,7 @@ import dataclasses
 import enum
 from collections.abc import Sequence
 
-from frugax.jaxprs import flops_of
+from frugax.jaxprs import flops_of, shape_of
 
 from .._plan import LateCopies, RowChunks
 from ..rewrite import (
@@ -111,7 +111,7 @@ def list_candidates(
             # The model believes that compilers keep to the user's regions. Where one
             # does not, the plain loss holds as much as the opened one.
             more = max(plain_peak(source.graph) - plain.peak_bytes, 0)
-            plain = dataclasses.replace(whole, carried_bytes=more).keep_all()
+            plain = dataclasses.replace(whole, held_bytes=more).keep_all()
     return _keep_optimal(body, plain, found)
 
 
@@ -241,7 +241,8 @@ def _divide_batch(source: Source) -> list[Candidate]:
                     source,
                     graph=smallest.chunk,
                     batch=dataclasses.replace(most, count=count),
-                    carried_bytes=smallest.accumulated_bytes,
+                    held_bytes=smallest.held_bytes,
+                    added_flops=sum(shape_of(v).size for v in smallest.added),
                     is_chunk=True,
                 ),
                 LoopChoices(),
