@@ -1,6 +1,9 @@
 """Torch modules as models: structure, weights, ties and buffers, on both libraries."""
 
+import collections
+import dataclasses
 import math
+import statistics
 import threading
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from tiers import mostly_thorough
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
+pytree = torch.utils._pytree
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 
@@ -253,6 +257,49 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
+def _definite(x):
+    return x @ x.mT + 3 * torch.eye(4)
+
+
+def _solve(x):
+    a, cholesky = _definite(x), torch.linalg.cholesky(_definite(x))
+    return (
+        torch.linalg.solve(a, x), torch.linalg.solve(a, x[..., 0]),
+        torch.linalg.solve(a[0, 0], x), torch.linalg.solve(a, x, left=False),
+        torch.linalg.solve_triangular(a.triu(), x, upper=True, left=False),
+        torch.triangular_solve(x, a.triu(), transpose=True)[0],
+        torch.cholesky_solve(x, cholesky), torch.cholesky_inverse(cholesky),
+    )  # fmt: skip
+
+
+LINEAR_ALGEBRA = {
+    "factors": lambda x: (
+        torch.linalg.cholesky(_definite(x), upper=True), *torch.linalg.qr(x),
+        torch.linalg.qr(x, mode="r")[1], torch.linalg.svdvals(x),
+    ),
+    "eigen": lambda x: (
+        torch.linalg.eigvalsh(_definite(x)), torch.linalg.eigh(_definite(x))[0]
+    ),
+    "numbers": lambda x: (torch.det(x), torch.linalg.slogdet(x)),
+    "inverses": lambda x: (torch.linalg.inv(_definite(x)), torch.linalg.pinv(x)),
+    "solutions": _solve,
+    "exponential": lambda x: torch.matrix_exp(x * 0.3),
+    "reflections": lambda x: torch.linalg.householder_product(x, x[..., :3, 0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINEAR_ALGEBRA)
+def test_linear_algebra_is_converted(name):
+    torch.manual_seed(0)
+    function, x = LINEAR_ALGEBRA[name], torch.randn(2, 3, 4, 4)
+    imported = from_torch(Function(function), (torch.randn(2, 3, 4, 4),))
+    wanted = pytree.tree_leaves(function(x))
+    compiled = ml.compile(imported.model, ml.JaxBackend())
+    got = compiled.evaluate(imported.params, {"x": x.numpy()}).values()
+    for one, other in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(one, other, 1e-3, 1e-4)
+
+
 def _apply_all(x):
     return {name: function(x) for name, function in FUNCTIONS.items()}
 
@@ -389,13 +436,42 @@ def test_an_imported_model_is_saved_and_loaded(tmp_path):
 def test_a_module_that_cannot_be_converted_is_named_with_its_place():
     class Odd(nn.Module):
         def forward(self, x):
-            return torch.linalg.eigvalsh(x @ x.T)
+            return torch.linalg.ldl_factor(x @ x.T)[0]
 
     net = nn.Sequential(nn.Linear(3, 3), Odd())
     with refuses(UnsupportedModuleError, 1):
         from_torch(net, (torch.randn(3, 3),))
     with refuses(TypeError, "torch.nn.Module"):
         from_torch(abs, (torch.ones(2),))
+
+
+def test_a_module_of_torch_jit_is_refused():
+    with pytest.warns(DeprecationWarning, match="deprecated"):
+        net = torch.jit.script(nn.Sequential(nn.ReLU()))
+    with refuses(UnsupportedModuleError, "torch.jit"):
+        from_torch(net, (torch.ones(2),))
+
+
+def _differentiate(x):
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(x.sin().sum(), x)[0]
+
+
+@pytest.mark.parametrize(
+    "function", [_differentiate, torch.func.grad(lambda x: x.sin().sum())]
+)
+def test_a_forward_that_takes_a_derivative_is_refused(function):
+    net = Function(lambda x: function(x))
+    with refuses(UnsupportedModuleError, "derivative", __file__, "jax.grad"):
+        from_torch(net, (torch.ones(2),))
+
+
+def test_an_error_inside_of_pythons_library_has_the_place_that_called_it():
+    mean = lambda x: x + statistics.mean([])
+    line = mean.__code__.co_firstlineno
+    with refuses(UnsupportedModuleError, f"{__file__}:{line}"):
+        from_torch(Function(mean), (torch.ones(2),))
 
 
 def test_a_setting_that_cannot_be_converted_is_named_with_its_source_line():
@@ -843,6 +919,32 @@ def test_the_batch_is_free_where_other_lengths_are_not():
     imported = from_torch(module, (inputs,))
     assert list(imported.free_shapes.values()) == [("x_0_0", 7), (3,), (4,)]
     assert evaluate(imported, torch.randn(5, 7), *inputs[1:]).shape == (5, 7)
+
+
+def test_lengths_are_free_of_arguments_that_forward_takes_by_any_name():
+    class Adds(nn.Module):
+        def forward(self, x, **others):
+            return x + others["y"]
+
+    imported = from_torch(Adds(), (torch.ones(2, 3),), {"y": torch.ones(2, 3)})
+    assert list(imported.free_shapes) == ["x", "y"]
+    assert evaluate(imported, torch.ones(4, 5), torch.ones(4, 5)).shape == (4, 5)
+
+
+@dataclasses.dataclass
+class Answer:
+    y: object
+    cache: object
+
+
+def test_outputs_that_are_not_tensors_are_named():
+    # torch.export knows neither of these types.
+    net = Function(lambda x: Answer(collections.UserDict(a=x + 1, b=x * 2), object()))
+    with pytest.warns(UserWarning, match="also returns object"):
+        imported = from_torch(net, (torch.ones(2, 3),))
+    compiled = ml.compile(imported.model, ml.JaxBackend())
+    got = compiled.evaluate({}, {"x": np.full((4, 3), 2.0, "f4")})
+    assert [float(v[0, 0]) for v in got.values()] == [3, 4]
 
 
 def test_a_length_that_was_traced_is_not_free():

@@ -4,7 +4,7 @@
 """
 
 # Importing them fills the table.
-from . import _elementwise, _nets, _reductions, _shapes  # noqa: F401
+from . import _elementwise, _linalg, _nets, _reductions, _shapes  # noqa: F401
 from ._table import FUNCTIONS, evaluate, fill_argument, find_function
 
 __all__ = ["FUNCTIONS", "evaluate", "fill_argument", "find_function"]

@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import functools
-import inspect
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +19,7 @@ from frugax.models.aten import find_function
 
 from ._masked_rows import rewrite_masked_rows
 from ._traced_calls import Question, TracedCalls
-from ._traced_module import TracedModule, attributes_stay
+from ._traced_module import TracedModule, attributes_stay, split_outputs
 from ._traced_nodes import first_line, is_raised_by_others, place_of_error
 
 # How much of the shapes of inputs stays free, from most to least.
@@ -80,7 +79,8 @@ def export_module(traced: TracedModule, freedom: str) -> Program | Branch:
         free = pytree.tree_map(
             lambda leaf: _dynamic(leaf, None if freedom == "all axes" else batch), given
         )
-        shapes = _by_argument(traced, *free)
+        args, kwargs = free
+        shapes = tuple(traced.signature.bind(*args, **kwargs).arguments.values())
 
     def explore(answers: tuple[bool, ...]) -> Program | Branch | Exception:
         """All ways that begin with some answers, or the error that they raise."""
@@ -112,9 +112,10 @@ def _export(
     @functools.wraps(forward)
     def asking(*args: Any, **kwargs: Any) -> Any:
         with calls:
-            outputs = forward(*args, **kwargs)
+            outputs, _ = split_outputs(forward(*args, **kwargs))
         return outputs, [q.condition for q in calls.questions.values()]
 
+    asking.__signature__ = traced.signature  # type: ignore[attr-defined]
     problem: Exception | None = None
     exported: Any = None
     try:
@@ -158,12 +159,6 @@ def _describe(error: Exception, questions: Sequence[Question] = ()) -> str:
         f"torch.export cannot trace this module{place_of_error(error)}{way}: "
         f"{first_line(error)}{remedy}."
     )
-
-
-def _by_argument(traced: TracedModule, args: Any, kwargs: Any) -> tuple[Any, ...]:
-    """The shapes of each argument of `forward`, in the order of its signature."""
-    signature = inspect.signature(traced.module.forward)
-    return tuple(signature.bind(*args, **kwargs).arguments.values())
 
 
 def _dynamic(leaf: Any, batch: int | None) -> Any:

@@ -149,7 +149,14 @@ def _convert(
             "converted wrongly, or is not a function of its inputs; from_torch returns "
             "no model that it could not confirm."
         )
-    if functions := traced.find_own_backwards():
+    others, functions = traced.find_omissions()
+    if others:
+        warnings.warn(
+            f"forward also returns {', '.join(dict.fromkeys(others))}: the model "
+            "leaves out what is not a tensor.",
+            stacklevel=3,
+        )
+    if functions:
         warnings.warn(
             f"{', '.join(functions)}: a backward of its own, which from_torch does not "
             "convert; gradients are those of the operations in its forward.",

@@ -38,6 +38,8 @@ _QUESTIONS = _COMPARISONS | _YES_OR_NO | {
     torch.Tensor.__int__, torch.Tensor.__float__, torch.Tensor.__index__,
     torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.__contains__,
 }  # fmt: skip
+# What torch.func's gradients call, too.
+_DERIVATIVES = {torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward}
 # More ways through a module than questions of so many kinds would take too long.
 _MOST_QUESTIONS = 6
 
@@ -89,6 +91,13 @@ class TracedCalls(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch.Tensor.__iter__:
             return iter(self.__torch_function__(torch.unbind, types, args))
+        if func in _DERIVATIVES:
+            raise UnsupportedModuleError(
+                "forward takes a derivative"
+                f"{place_of_frames(traceback.extract_stack())}, which torch.export "
+                "does not trace: import a module that returns what is differentiated, "
+                "and differentiate the model by JAX, as in jax.grad."
+            )
         known = self._known((args, kwargs))
         if func in _QUESTIONS:
             if known is not None:

@@ -27,6 +27,7 @@ class TracedModule:
         module: a copy, in float32 if it has 16 bits.
         args: the positional arguments of its forward.
         kwargs: the others.
+        signature: of its forward.
         float_dtype: the dtype of its numbers.
         half: the dtype that it had, if that has 16 bits.
         trained: its outputs for the example in training mode, if it was given so.
@@ -35,6 +36,7 @@ class TracedModule:
     module: torch.nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    signature: inspect.Signature
     float_dtype: np.dtype
     half: torch.dtype | None = None
     trained: list[np.ndarray] | None = None
@@ -63,8 +65,8 @@ class TracedModule:
             with torch.no_grad():
                 for _ in range(calls):
                     args, kwargs = self._replace_tensors(values)
-                    outputs = pytree.tree_leaves(self.module(*args, **kwargs))
-            return [to_numpy(t) for t in outputs if torch.is_tensor(t)]
+                    outputs, _ = split_outputs(self.module(*args, **kwargs))
+            return list(map(to_numpy, outputs))
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
             with torch.no_grad():
@@ -90,16 +92,24 @@ class TracedModule:
                 f"{place_of_error(e)}: {first_line(e)}"
             ) from e
 
-    def find_own_backwards(self) -> list[str]:
-        """The names of `torch.autograd.Function`s that outputs are computed by."""
-        args, kwargs = self._replace_tensors(self.arrays)
-        try:
-            with torch.enable_grad(), warnings.catch_warnings():
+    def find_omissions(self) -> tuple[list[str], list[str]]:
+        """What no model has: outputs that are not tensors, and own backwards.
+
+        Returns:
+            The types of such outputs, and the names of the `torch.autograd.Function`s
+            that outputs are computed by.
+        """
+        outputs: list[torch.Tensor] = []
+        others: list[str] = []
+        # Some modules have no gradient, and raise whatever they do.
+        for mode in (torch.no_grad, torch.enable_grad):
+            args, kwargs = self._replace_tensors(self.arrays)
+            with (
+                mode(), warnings.catch_warnings(), contextlib.suppress(Exception),
+            ):  # fmt: skip
                 warnings.simplefilter("ignore")  # of the module, about its own use
-                outputs = pytree.tree_leaves(self.module(*args, **kwargs))
-        except Exception:  # whatever a module raises that has no gradient
-            return []
-        stack: list[Any] = [v.grad_fn for v in outputs if torch.is_tensor(v)]
+                outputs, others = split_outputs(self.module(*args, **kwargs))
+        stack: list[Any] = [v.grad_fn for v in outputs]
         seen: set[Any] = {None}
         while stack:
             node = stack.pop()
@@ -108,9 +118,8 @@ class TracedModule:
                 stack += [before for before, _ in node.next_functions]
         functions = {type(node) for node in seen}
         own = torch.autograd.function.BackwardCFunction
-        return sorted(
-            f.__name__.removesuffix("Backward") for f in functions if issubclass(f, own)
-        )
+        functions = {f.__name__ for f in functions if issubclass(f, own)}
+        return others, sorted(n.removesuffix("Backward") for n in functions)
 
     def _replace_tensors(self, values: Sequence[np.ndarray]) -> tuple[Any, Any]:
         """The arguments with other values, which a forward may change in place."""
@@ -151,11 +160,12 @@ def prepare(
 
     own_args: tuple[Any, ...]
     own_args, kwargs = pytree.tree_map(own, (tuple(args), dict(kwargs)))
+    signature = _sign(module, kwargs)
     # torch.export lists inputs in the order of the signature.
-    order = list(inspect.signature(module.forward).parameters)
+    order = list(signature.parameters)
     place = lambda item: order.index(item[0]) if item[0] in order else len(order)
     kwargs = dict(sorted(kwargs.items(), key=place))
-    traced = TracedModule(module, own_args, kwargs, TO_NUMPY[dtype], half)
+    traced = TracedModule(module, own_args, kwargs, signature, TO_NUMPY[dtype], half)
     if module.training:
         # Whatever it raises, such as of a batch of one, is not what is imported.
         with (
@@ -166,6 +176,49 @@ def prepare(
             traced = dataclasses.replace(traced, trained=traced.run(traced.arrays))
     module.eval()  # whose own result some modules, such as loralib's, forget to return
     return traced
+
+
+def split_outputs(outputs: Any) -> tuple[list[torch.Tensor], list[str]]:
+    """The tensors among the results of a forward, and the types of the others."""
+    tensors: list[torch.Tensor] = []
+    others: list[str] = []
+    for leaf in pytree.tree_leaves(outputs):
+        parts: Any = ()
+        if isinstance(leaf, torch.Tensor):
+            tensors.append(leaf)
+        elif dataclasses.is_dataclass(leaf):
+            parts = [getattr(leaf, f.name) for f in dataclasses.fields(leaf)]
+        elif isinstance(leaf, Mapping):  # of a class that torch does not know
+            parts = list(leaf.values())
+        elif leaf is not None:
+            others.append(type(leaf).__name__)
+        more = split_outputs(parts) if parts else ([], [])
+        tensors, others = tensors + more[0], others + more[1]
+    return tensors, others
+
+
+def _sign(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> inspect.Signature:
+    """The signature of a forward, which names what it takes by `**kwargs`.
+
+    torch.export leaves no length open of a forward with `**kwargs`.
+
+    Raises:
+        UnsupportedModuleError: it is not Python code.
+    """
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UnsupportedModuleError(
+            "a module of torch.jit has no Python code, which torch.export traces: give "
+            "from_torch the module that it was made from."
+        )
+    signature = inspect.signature(module.forward)
+    known = dict(signature.parameters)
+    kinds = {p.kind: name for name, p in known.items()}
+    by_name = inspect.Parameter.KEYWORD_ONLY
+    if rest := kinds.get(inspect.Parameter.VAR_KEYWORD):
+        del known[rest]
+        more = {k: inspect.Parameter(k, by_name) for k in kwargs if k not in known}
+        known |= more
+    return signature.replace(parameters=list(known.values()))
 
 
 @contextlib.contextmanager

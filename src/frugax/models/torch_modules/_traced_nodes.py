@@ -1,6 +1,7 @@
 """Names, arguments and source lines of the operations in a program of torch.export."""
 
 import re
+import sysconfig
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +12,12 @@ import torch
 import frugax
 
 _OWN = tuple(f"{Path(m.__file__).parent}/" for m in (torch, frugax) if m.__file__)
+_PYTHON = sysconfig.get_path("stdlib")
 _CHECKED = str(Path(torch.distributions.__file__).parent)
 # Operations that check a program and compute nothing.
 CHECKS = (
     "_assert_async", "_assert_scalar", "_assert_tensor_metadata",
+    "_linalg_check_errors",
     "sym_constrain_range", "sym_constrain_range_for_size",
 )  # fmt: skip
 
@@ -48,9 +51,11 @@ def place_of_error(error: BaseException) -> str:
 
 
 def place_of_frames(frames: Sequence[traceback.FrameSummary]) -> str:
-    """The innermost source line that is neither torch's nor frugax's; or nothing."""
+    """The innermost source line not of torch, frugax or Python itself; or nothing."""
     for frame in reversed(frames):
-        if Path(frame.filename).is_file() and not frame.filename.startswith(_OWN):
+        file = Path(frame.filename)
+        is_python = file.is_relative_to(_PYTHON) and "site-packages" not in file.parts
+        if file.is_file() and not (is_python or frame.filename.startswith(_OWN)):
             return f" at {frame.filename}:{frame.lineno}"
     return ""
 

@@ -1,6 +1,5 @@
 """Walk an exported program of torch: connections, tensors and numbers of its nodes."""
 
-import inspect
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -60,7 +59,7 @@ class Walk:
         self.tied: dict[int, str] = {}
         module = traced.module
         # torch.export writes the names of arguments in small letters.
-        arguments = inspect.signature(module.forward).parameters
+        arguments = traced.signature.parameters
         self.arguments = {n.lower(): n for n in arguments if n.lower() not in arguments}
         self.tensors = {
             **dict(module.named_parameters(remove_duplicate=False)),
@@ -89,6 +88,8 @@ class Walk:
                 name = weights[node.name]
                 is_trained = node.name in signature.inputs_to_parameters
                 values[node] = self._weight(name, is_trained=is_trained)
+            elif node.name in signature.input_tokens:  # that order effects
+                values[node] = None
             elif isinstance(node.meta.get("val"), torch.Tensor):
                 values[node] = self._input(node)
             else:
@@ -238,8 +239,9 @@ class Walk:
             return args[0][args[1]]
         if str(node.target) in _SUBMODULES:
             return self._inline(node, args)
-        is_aten = isinstance(node.target, torch._ops.OpOverload)
-        packet = node.target._schema.name.partition("::")[2] if is_aten else ""
+        if str(node.target) == "with_effects" and _packet(args[1]) in CHECKS:
+            return [None]
+        packet = _packet(node.target)
         if packet in CHECKS:
             return None
         # What no input and no parameter reaches is computed here and now.
@@ -468,6 +470,13 @@ def _fills_memory(node: Any) -> bool:
     """Whether a tensor lies in memory from its start, in the order of its axes."""
     value = node.meta["val"]
     return bool(value.is_contiguous()) and int(value.storage_offset()) == 0
+
+
+def _packet(target: Any) -> str:
+    """The name of an operation without its overload, or nothing."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return ""
+    return target._schema.name.partition("::")[2]
 
 
 def _holds(value: Any, kind: type) -> bool:
