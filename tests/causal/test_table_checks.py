@@ -226,10 +226,13 @@ def test_copies_of_rows_and_columns_are_named():
     ],
 )
 def test_a_comma_in_a_number_is_read_neither_way(tmp_path, cell, named):
-    path = tmp_path / "a.csv"
-    path.write_text(f'x,y\n"{cell}",2\n"{cell}",4\n')
     with refuses(ValueError, "'x'", 0, *named) as caught:
-        causal.Samples.from_csv(path)
+        causal.Samples.from_frame({"x": [cell, cell], "y": [2, 4]})
+    if len(named) > 1:  # a whole file does not tell either
+        path = tmp_path / "a.csv"
+        path.write_text(f'x,y\n"{cell}",2\n"{cell}",4\n')
+        with refuses(ValueError, "'x'", 0, *named):
+            causal.Samples.from_csv(path)
     if cell == "1,500,000":
         assert "1.5" not in str(caught.value)
 

@@ -1,5 +1,7 @@
 """Users' data: frames, CSV files, and refused values with their place."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -154,7 +156,7 @@ def test_a_csv_file(tmp_path):
         (b"x,y\n1,2\n1\n", "lab.csv"),
         (b"x,x\n1,2\n", "lab.csv"),
         (b"x,\n1,2\n", "lab.csv"),
-        (b"x\n\xff\n", "lab.csv"),
+        (b"x\n\x81\n", "lab.csv"),
         (b'x\n"1\n', "lab.csv"),
         (b"x\none\n", "lab.csv"),
     ],
@@ -221,7 +223,9 @@ def test_tables_of_any_spreadsheet_are_read(tmp_path, content, encoding):
         (b"PK\x03\x04" + bytes(range(256)), "Excel"),
         (b"PAR1" + bytes(range(256)), "Parquet"),
         (b"\x1f\x8b" + bytes(range(256)), "gzip"),
-        (b"dose;pain\n1,5;2,0\n", "'1.5'"),
+        (b"dose;pain\n1,500;2\n", "'1500'"),
+        (b"well;pain\n1A;2\n2A;3\n", "'1A'"),
+        (b"dose;pain\n5 mg;2\n6 g;3\n", "'5'"),
         (b"date,pain\n2020-01-01,2\n2020-01-02,2\n", "dates"),
     ],
 )
@@ -229,6 +233,40 @@ def test_other_files_are_refused_with_what_they_are(tmp_path, content, named):
     (tmp_path / "lab.csv").write_bytes(content)
     with refuses(ValueError, "lab.csv", named):
         Samples.from_csv(tmp_path / "lab.csv")
+
+
+@pytest.mark.parametrize(
+    ("content", "values", "named"),
+    [
+        ("x;y\n1,25;2\n1,500;3\n", [[1.25, 2], [1.5, 3]], "x"),
+        ("x;y\n1.234,5;2\n6;3\n", [[1234.5, 2], [6, 3]], "decimal"),
+        ('x,y\n"1,234.5",2\n"1,500",3\n', [[1234.5, 2], [1500, 3]], "thousands"),
+        ("x,y\n1 234,2\n56,3\n", [[1234, 2], [56, 3]], "thousands"),
+        ("x,y\n5%,$2\n6.5%,$3.10\n", [[5, 2], [6.5, 3.1]], "'%'"),
+        ("x,y\n5 mg,2 °C\n-6 mg,NA\n", [[5, 2], [-6, np.nan]], "'°C'"),
+        ("x,y\nmg,°C\n5,2\n6,3\n", [[5, 2], [6, 3]], "mg"),
+        ("# 1 of 2\n# a lab\nx,y\n5,?\n6,3\n", [[5, np.nan], [6, 3]], ""),
+        (
+            "x,y\n5,-999\n6,-999\n7,2\n8,3\n",
+            [[5, np.nan], [6, np.nan], [7, 2], [8, 3]],
+            "-999",
+        ),
+        ("x,y\n5,99\n6,99\n7,2\n8,3\n", [[5, 99], [6, 99], [7, 2], [8, 3]], ""),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252"])
+def test_how_a_column_writes_its_numbers_is_understood_and_said(
+    tmp_path, content, values, named, encoding
+):
+    path = tmp_path / "lab.csv"
+    path.write_bytes(content.encode(encoding))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = Samples.from_csv(path)
+    assert found.variables == ("x", "y")
+    np.testing.assert_array_equal(found.values, np.float32(values))
+    assert named in " ".join(str(w.message) for w in said)
+    assert bool(said) == bool(named)
 
 
 def test_a_delimiter_that_the_file_does_not_have_is_refused(tmp_path):

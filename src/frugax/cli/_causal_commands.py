@@ -149,7 +149,11 @@ def _print_variables(settings: "CampaignConfig") -> None:
 
     variables = to_plain(settings.campaign.variables)
     stated = yaml.safe_dump(
-        variables, default_flow_style=True, sort_keys=False, width=math.inf
+        variables,
+        default_flow_style=True,
+        sort_keys=False,
+        width=math.inf,
+        allow_unicode=True,
     )
     say(
         f"Variables within the values of the table: {stated.strip()}\n"

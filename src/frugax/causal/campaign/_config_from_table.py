@@ -23,6 +23,7 @@ from frugax.causal.data import (
     is_missing,
     parse_number,
     read_csv_columns,
+    suggest_number,
 )
 from frugax.errors import ConfigError
 
@@ -50,7 +51,9 @@ def config_from_table(
     """
     path = Path(path)
     try:
-        columns = read_csv_columns(path, delimiter)
+        # Whoever reads the rows warns of how they are written.
+        with warnings.catch_warnings(action="ignore"):
+            columns = read_csv_columns(path, delimiter)
     except (OSError, ValueError) as e:
         raise ConfigError(str(e)) from e
     if target not in columns:
@@ -72,9 +75,11 @@ def config_from_table(
         else:
             variables[name] = domain
     if not variables:
+        others = [_find_text(n, c) for n, c in columns.items() if n != target]
         raise ConfigError(
             f"{path}: no column beside {target!r} can be set: give one numbers that "
             "differ, or names that come twice."
+            + f" {' '.join(filter(None, others)):.300}".rstrip()
         )
     if left_out:
         warnings.warn(
@@ -86,6 +91,14 @@ def config_from_table(
         "observations": str(path.resolve()),
     }
     return yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+
+
+def _find_text(name: str, cells: Sequence[str]) -> str:
+    """Return the first cell that is not written as a number, and how it could be."""
+    for cell in cells:
+        if parse_number(cell) is None and (hint := suggest_number(cell)):
+            return f"{name!r} is {cell!r:.40}: {hint[:1].lower()}{hint[1:]}"
+    return ""
 
 
 def _find_domain(cells: Sequence[str]) -> Any:

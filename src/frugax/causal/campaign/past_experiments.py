@@ -68,7 +68,8 @@ def read_past_experiments(
     """
     columns, found, units = dict[str, list[Any]](), dict[str, str](), units or {}
     variables = settings.variables
-    for header, cells in read_csv_columns(path, delimiter).items():
+    read = read_csv_columns(path, delimiter, are_natural=intervened is None)
+    for header, cells in read.items():
         match = _HEADER.fullmatch(header)
         name = header
         # A variable may itself be called `yield (%)`.

@@ -4,13 +4,13 @@ Start at `Samples`. Guide: docs/causal_scm.md.
 """
 
 from ._checks import complete_rows, describe_oddities, find_wild
+from ._csv_files import read_csv_columns
 from ._samples import Samples
 from ._tables import (
     FLOAT32_STEPS,
     counts_rows,
     is_missing,
     parse_number,
-    read_csv_columns,
     suggest_number,
 )
 

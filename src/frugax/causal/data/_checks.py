@@ -3,7 +3,6 @@
 The checks of discovery and of campaigns, so that both say the same of the same table.
 """
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +10,7 @@ import scipy.linalg
 import scipy.stats
 from jaxtyping import Bool, Float
 
+from ._plain_numbers import find_codes
 from ._samples import Samples
 
 # Values from which the usual range can be seen, and from which tails can.
@@ -41,8 +41,6 @@ _MIN_PILE, _PILE_FACTOR, _MIN_VALUES = 0.05, 5, 12
 # Probability of as many equal rows, above which they are luck: with few columns of few
 # values, as in a design, some are equal.
 _LUCK = 1e-3
-# Whole numbers that stand for a missing value in many files: -999, 9999, ...
-_CODE = re.compile(r"-?9{2,}")
 
 
 def describe_oddities(
@@ -122,18 +120,12 @@ def _list_slips(
 
 
 def _list_codes(samples: Samples) -> list[tuple[str, float, int]]:
-    """List ends of columns that repeat and that look like a code for missing values."""
-    found: list[tuple[str, float, int]] = []
-    for name in samples.variables:
-        seen = _seen(_natural(samples, name))
-        for end in (seen.min(), seen.max()) if len(seen) else ():
-            others = seen[seen != end]
-            count = len(seen) - len(others)
-            if _CODE.fullmatch(f"{end:.0f}") and end == round(end) and count > 1:
-                apart = np.abs(others - end).min(initial=np.inf)
-                if np.ptp(others) < apart < np.inf:
-                    found.append((name, float(end), count))
-    return found
+    """List the codes of all columns; see `find_codes`."""
+    return [
+        (name, *found)
+        for name in samples.variables
+        for found in find_codes(_natural(samples, name))
+    ]
 
 
 def _list_piles(samples: Samples) -> list[tuple[str, float, int]]:

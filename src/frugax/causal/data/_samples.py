@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ..names import count_and_names
-from ._tables import arrays_from_frame, as_float32, read_csv_columns
+from ._csv_files import read_csv_columns
+from ._tables import arrays_from_frame, as_float32
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -128,7 +129,10 @@ class Samples:
         levels: Mapping[str, Sequence[str]] | None = None,
         delimiter: str | None = None,
     ) -> "Samples":
-        """Read a text file, UTF-8 or UTF-16, whose first line names the columns.
+        """Read a text file whose first line names the columns.
+
+        It is UTF-8, UTF-16 or Windows-1252. Units, decimal commas and codes such as
+        -999 are understood where a whole column has them, with a warning that says so.
 
         Args:
             path: the file. Empty cells, `NA` and `NaN` are missing values.
@@ -141,7 +145,7 @@ class Samples:
         Raises:
             ValueError: the file is not such a table; the message names the line.
         """
-        columns = read_csv_columns(path, delimiter)
+        columns = read_csv_columns(path, delimiter, are_natural=intervened is None)
         try:
             return cls.from_frame(
                 columns, intervened=intervened, variables=variables, levels=levels

@@ -1,13 +1,8 @@
-"""Parse data frames, dicts and CSV files for `Samples`; errors name column or line."""
+"""Parse data frames and dicts for `Samples`; errors name column and row."""
 
-import codecs
-import csv
-import io
 import math
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,36 +10,23 @@ from jaxtyping import Bool, Float
 
 # Marks of missing values in files and spreadsheets.
 _MISSING = {"", "na", "n/a", "nan", "null", "none", "<na>", "nat", "#n/a", "#na"}
+_MISSING |= {"?", ".", "#div/0!", "#value!", "#ref!", "#num!", "#name?", "#null!"}
 # Marks of a row without intervention in an intervention column.
 _NO_INTERVENTION = {*_MISSING, "-", "observational", "observation", "obs", "control"}
 _SWITCHES = {"true": 1.0, "false": 0.0}
 # A number with a mark between groups of three digits, and perhaps a decimal mark.
-_GROUPED = re.compile(
+GROUPED = re.compile(
     r"[-+]?\d{1,3}(?P<mark>[,.'’ \u00a0\u202f])\d{3}(?:(?P=mark)\d{3})*"
     r"(?P<rest>(?!(?P=mark))[,.]\d+)?"
 )
 # A number with a currency before it, or a unit behind. 2x10^3 is not 2 of a unit.
-_WITH_UNIT = re.compile(
+WITH_UNIT = re.compile(
     r"(?P<sign>[-+]?)(?P<currency>[$€£¥]?)\s*"
     r"(?P<number>[-+]?\d(?:[\d.,'’ \u00a0\u202f]*\d)?(?:[eE][-+]?\d+)?)\s*"
     r"(?P<unit>(?![dDxX×][-+]?\d)(?:[^\W\d_]|[%°‰$€£¥])\S*)?"
 )
-_INDEX = (
-    " A first column without a name may be the index of pandas: write the file with "
-    "to_csv(index=False)."
-)
 _MAX_NAMES = 12  # of a column that may be a category
 _DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}(?:[ T].*)?")
-# Between cells, the likeliest first.
-_DELIMITERS = ",;\t|"
-_LONGEST_HEADER = 1_000_000
-# The first bytes of files that are no text.
-_OTHER_FILES = {
-    b"PK\x03\x04": "an Excel workbook or another archive",
-    b"\xd0\xcf\x11\xe0": "an Excel workbook",
-    b"PAR1": "a Parquet file",
-    b"\x1f\x8b": "compressed by gzip",
-}
 # Below this many float32 steps per standard deviation, rounding adds more than 1 %.
 FLOAT32_STEPS = 30
 
@@ -218,7 +200,7 @@ def suggest_number(text: str) -> str:
             "A value beyond what can be measured is missing: leave its cell empty, or "
             "write the limit as a number."
         )
-    if (grouped := _GROUPED.fullmatch(text)) is not None:
+    if (grouped := GROUPED.fullmatch(text)) is not None:
         mark, rest = grouped["mark"], grouped["rest"] or ""
         whole = text.removesuffix(rest).replace(mark, "") + rest.replace(",", ".")
         if mark == "," and not rest and text.count(",") == 1:
@@ -229,7 +211,7 @@ def suggest_number(text: str) -> str:
     point = text.replace(",", ".")
     if text.count(",") == 1 and parse_number(point) is not None:
         return f"For a decimal number write {point!r}."
-    found = _WITH_UNIT.fullmatch(text)
+    found = WITH_UNIT.fullmatch(text)
     if found is None or not (found["unit"] or found["currency"]):
         return ""
     number = found["sign"] + found["number"]
@@ -320,90 +302,6 @@ def _check_length(column: Sequence[Any] | np.ndarray, n: int, name: str) -> None
         raise ValueError(f"{name!r} has {len(column)} rows and the variables {n}.")
 
 
-def read_csv_columns(
-    path: str | os.PathLike[str], delimiter: str | None = None
-) -> dict[str, list[str]]:
-    """Read the columns of a text file whose first line names them."""
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise type(error)(
-            f"{path}: {error.strerror or error}. Give the path of a CSV file."
-        ) from error
-    for start, what in _OTHER_FILES.items():
-        if data.startswith(start):
-            raise ValueError(f"{path} is {what}: save its table as CSV.")
-    try:
-        # Excel begins UTF-8 files with a byte order mark, which would otherwise become
-        # part of the first column's name; its "Unicode text" is UTF-16.
-        marked = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        text = data.decode("utf-16" if marked else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path}: byte {error.start} is not {error.encoding.upper()}. Save the "
-            "file as UTF-8."
-        ) from error
-    return parse_csv_columns(text, str(path), delimiter)
-
-
-def parse_csv_columns(
-    text: str, where: str, delimiter: str | None = None
-) -> dict[str, list[str]]:
-    """Parse columns of text cells; errors begin with `where` and name the line."""
-    text, delimiter = _find_delimiter(text, where, delimiter)
-    # `newline=""` keeps line breaks inside quotes, and `strict` refuses quotes that are
-    # never closed, which would swallow the rest of the file into one cell.
-    reader = csv.reader(
-        io.StringIO(text, newline=""),
-        delimiter=delimiter,
-        strict=True,
-        skipinitialspace=True,
-    )
-    names: list[str] = []
-    columns: list[list[str]] = []
-    try:
-        for row in reader:
-            if not "".join(row).strip():
-                continue  # an empty line, or cells without text below a sheet's table
-            if not names:
-                names = [name.strip() for name in row]
-                columns = [[] for _ in names]
-            elif len(row) != len(names):
-                raise ValueError(
-                    f"{where}, line {reader.line_num}: {len(row)} cells, but the first "
-                    f"line names {len(names)} columns."
-                )
-            else:
-                for column, cell in zip(columns, row, strict=True):
-                    column.append(cell)
-    except csv.Error as error:
-        raise ValueError(f"{where}, line {reader.line_num}: {error}.") from error
-    if not names:
-        raise ValueError(f"{where} is empty: its first line must name the columns.")
-    # Sheets end in columns that once held something.
-    while len(names) > 1 and not names[-1] and not "".join(columns[-1]).strip():
-        names.pop()
-        columns.pop()
-    # The index of pandas, or the row names of R.
-    if len(names) > 1 and not names[0] and counts_rows(columns[0], least=1):
-        names, columns = names[1:], columns[1:]
-    # pandas names columns 0, 1, ... that have no name.
-    counted = [str(i) for i in range(len(names))]
-    are_numbers = all(not is_missing(n) and parse_number(n) is not None for n in names)
-    if are_numbers and names != counted:
-        raise ValueError(
-            f"{where}, line 1: {', '.join(names):.200} are numbers: give the file a "
-            "first line that names the columns."
-        )
-    if not all(names) or len(set(names)) < len(names):
-        hint = "" if names[0] else _INDEX
-        raise ValueError(
-            f"{where}, line 1: every column needs a name of its own, got "
-            f"{names!r:.200}.{hint}"
-        )
-    return dict(zip(names, columns, strict=True))
-
-
 def counts_rows(cells: Sequence[str], *, least: int = 5) -> bool:
     """Return whether at least so many cells are 0, 1, 2 ... or 1, 2, 3 ..."""
     numbers = [parse_number(cell) for cell in cells]
@@ -411,19 +309,3 @@ def counts_rows(cells: Sequence[str], *, least: int = 5) -> bool:
         [*range(len(cells))],
         [*range(1, len(cells) + 1)],
     )
-
-
-def _find_delimiter(text: str, where: str, given: str | None) -> tuple[str, str]:
-    """Return the rows, and what separates the cells of the first, if not given."""
-    # A line by which programs tell Excel.
-    if stated := re.match(r"sep=(.)(?=[\r\n])", text, re.IGNORECASE):
-        return text[stated.end() :], given or stated[1]
-    bare = re.sub('"[^"]*"', "", text[:_LONGEST_HEADER]).lstrip("\r\n")
-    first = re.split(r"[\r\n]", bare)[0]
-    found = max(_DELIMITERS, key=first.count)
-    if given and given not in first and found in first:
-        raise ValueError(
-            f"{where}, line 1: its names are separated by {found!r}, not {given!r}: "
-            "leave delimiter out."
-        )
-    return text, given or found
