@@ -352,11 +352,40 @@ def for_replicas(w, x):
     return jax.vmap(one, axis_name="replicas")(*rows)
 
 
+def hessian_product(w, x):
+    rows = np.asarray(ROWS)  # a constant
+    return jax.jvp(jax.grad(lambda w: loss(w, x) + loss(w, rows)), (w,), (w,))
+
+
+def hessian_products(w, x):
+    def find(w, x):
+        scaled = lambda w: jnp.array([loss(w, x), w.sum()])
+        (value, _), pull, place = jax.vjp(
+            lambda w: (scaled(w), x.argmax()), w, has_aux=True
+        )
+        return pull(jnp.stack([value, 1.0]))[0], place
+
+    def more(v, _):
+        (grad, place), (product, _) = jax.jvp(find, (w, x), (v, x))
+        return product, (grad, place)
+
+    return lax.scan(more, w, None, length=2)
+
+
 def by_numbers_of_python(w, x):
     scaled = jax.value_and_grad(lambda scale: loss(scale * w, x))
     start = (0, 1.0, scaled(1.0)[1])
     more = lambda state: (state[0] + 1, state[1] - scaled(state[1])[1], state[2])
     return lax.while_loop(lambda state: state[0] < 2, more, start)
+
+
+_IN_CI = (
+    in_scan,
+    by_numbers_of_python,
+    of_complex_weights,
+    for_seeds,
+    hessian_product,
+)
 
 
 @pytest.mark.parametrize(
@@ -375,10 +404,9 @@ def by_numbers_of_python(w, x):
             for_seeds,
             for_nested_seeds,
             for_replicas,
+            hessian_product,
         ],
-        in_ci=lambda fun: (
-            fun in (in_scan, by_numbers_of_python, of_complex_weights, for_seeds)
-        ),
+        in_ci=lambda fun: fun in _IN_CI,
     ),
 )
 def test_a_gradient_is_found_and_planned(fun):
@@ -688,8 +716,14 @@ def per_example(w, x):
     return jax.vmap(jax.grad(loss), (None, 0))(w, x[:4, None])
 
 
-def hessian_product(w, x):
-    return jax.jvp(jax.grad(lambda w: loss(w, x)), (w,), (w,))
+def hessian(w, x):
+    return jax.hessian(lambda scale: loss(scale[0] * w, scale[1] * x))(jnp.ones(2))
+
+
+def by_a_rule_for_reverse_mode(w, x):
+    clipped = jax.custom_vjp(lambda rows: rows)
+    clipped.defvjp(lambda rows: (rows, None), lambda _, g: (jnp.clip(g, -1, 1),))
+    return jax.jvp(jax.grad(lambda w: loss(w, clipped(x @ w))), (w,), (w,))
 
 
 def jacobian(w, x):
@@ -762,7 +796,9 @@ def with_checks(w, x):
         by_a_rule_of_the_loss,
         with_checks,
         per_example,
-        hessian_product,
+        hessian,
+        hessian_products,
+        by_a_rule_for_reverse_mode,
         jacobian,
         jacobian_of_rows,
         pulled_twice,
@@ -783,7 +819,16 @@ def test_a_gradient_of_another_kind_keeps_its_results(fun):
     assert_same(found, jax.jit(fun)(WEIGHTS, ROWS))
 
 
-@pytest.mark.parametrize("fun", [per_example, jacobian_of_rows, mapped_later])
+@pytest.mark.parametrize(
+    "fun",
+    [
+        per_example,
+        jacobian_of_rows,
+        mapped_later,
+        hessian,
+        by_a_rule_for_reverse_mode,
+    ],
+)
 def test_where_nothing_is_planned_the_program_is_as_small(fun):
     step = fx.jit(fun, memory="60%")
     with warns(UnplannedWarning, fun.__name__):
@@ -800,7 +845,8 @@ def test_where_nothing_is_planned_the_program_is_as_small(fun):
         (with_checks, "checkify"),
         (pulled_twice, "2 times"),
         (pulled_by_its_value, "results"),
-        *((fun, "jax.vmap") for fun in (per_example, mapped_later)),
+        *((fun, "jax.vmap") for fun in (per_example, mapped_later, hessian)),
+        (by_a_rule_for_reverse_mode, "has a custom_vjp"),
         (exchanged_in_the_loss, "shard_map"),
         (by_a_rule_on_devices, "custom_vjp"),
         (rows_on_devices, "shard_map"),
@@ -1018,6 +1064,26 @@ def test_other_threads_and_later_calls_are_not_affected():
     assert seen == ["PjitFunction", "here", "PlannedFunction"]
     assert jax.vjp is plain_vjp
     assert jax.jit is plain_jit
+
+
+@pytest.mark.parametrize("wrap", ["jit", "pmap"])
+def test_a_function_that_is_jitted_again_is_known_as_to_jax(wrap):
+    traced = []
+
+    def double(x):
+        traced.append(x)
+        return 2 * x
+
+    x = jnp.ones((len(jax.devices()), 3))
+    with fx.planned("60%"):
+        getattr(jax, wrap)(double)(x)
+        before = len(traced)
+        assert jnp.all(getattr(jax, wrap)(double)(x) == 2)
+        assert len(traced) == before
+        triple = functools.wraps(double)(lambda x: 3 * x)
+        assert jnp.all(getattr(jax, wrap)(triple)(x) == 3)
+        donating = getattr(jax, wrap)(double, donate_argnums=0)
+        assert jnp.all(donating(x + 1) == 4)
 
 
 def test_what_frugax_jits_to_plan_is_left_alone_but_not_a_training_step():

@@ -37,19 +37,42 @@ from frugax.train.compiles import find_call_site
 from ._batched_gradient import BatchedGradient
 from ._marked_gradient import MarkedGradient, gradient_p
 from ._plan import describe_error
+from ._tangent_gradient import TangentGradient
 
 # Part of the keys of JAX's caches: a jitted function that is called both inside and
 # outside of a marked trace is traced for each, and once more inside of a loss.
 _is_marking = jax.make_user_context(False)
 
-_INSIDE = "is inside of another derivative, where nothing is planned"
+_INSIDE = "is inside of another derivative"
 _local = threading.local()
 
 
 # Under other transformations it becomes the operations that it stands for.
-def _jvp(*_: Any, gradient: MarkedGradient, **__: Any) -> Any:
-    _note(gradient, _INSIDE)
-    raise InlinedError
+def _jvp(
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    call: ClosedJaxpr,
+    gradient: MarkedGradient,
+    is_forward: bool,
+) -> Any:
+    """Mark the gradient and its change as one, where both are written into a program.
+
+    Not in `jax.linearize`, which runs a part of the operation later.
+
+    Raises:
+        InlinedError: the gradient stays as JAX writes it.
+    """
+    marker: GradientMarker | None = getattr(_local, "marker", None)
+    if marker is None or not is_staging():
+        _note(gradient, _INSIDE)
+        raise InlinedError
+    if is_forward:
+        marker.push(gradient, [type(t) is not ad.Zero for t in tangents])
+    both = marker.pushed.get(gradient)
+    if both is None:
+        raise InlinedError
+    return both.bind(gradient, primals, tangents, is_forward=is_forward)
 
 
 def _batch(
@@ -95,11 +118,15 @@ class GradientMarker:
     Attributes:
         unmarked: lines of gradients that stay as JAX writes them, with the reason.
         batched: the gradients of all rows of a `jax.vmap`, for that of one row.
+        pushed: the gradients with their change along tangents, for those alone.
         has_seen: whether a gradient was taken, marked or not.
     """
 
     unmarked: list[str] = dataclasses.field(default_factory=list)
     batched: "dict[MarkedGradient, BatchedGradient | None]" = dataclasses.field(
+        default_factory=dict
+    )
+    pushed: "dict[MarkedGradient, TangentGradient | None]" = dataclasses.field(
         default_factory=dict
     )
     has_seen: bool = False
@@ -181,6 +208,18 @@ class GradientMarker:
             self._notes[gradient] = self.note(gradient.source, reason)
         else:
             self.batched[gradient] = BatchedGradient.of(gradient, axis, inputs)
+
+    def push(self, gradient: MarkedGradient, has_tangent: Sequence[bool]) -> None:
+        """Make the gradient of a `jax.jvp` with its change; note it if it has none."""
+        self.pushed[gradient] = None
+        if any(
+            has_explicit_axes(x) or varying_axes(x) for x in gradient.forward.in_avals
+        ):
+            self.note(gradient.source, f"{_INSIDE}, over a mesh of explicit axes")
+        elif gradient.has_custom_vjp:
+            self.note(gradient.source, f"{_INSIDE}, and has a custom_vjp")
+        else:
+            self.pushed[gradient] = TangentGradient.of(gradient, has_tangent)
 
     def note(self, source: str, reason: str) -> str:
         """Note that the gradient of a line stays as JAX writes it."""

@@ -5,7 +5,13 @@ from typing import Any
 
 from jax.interpreters import mlir
 
-from frugax.jaxprs import ClosedJaxpr, InlinedPrimitive, jaxpr_as_fun
+from frugax.jaxprs import (
+    ClosedJaxpr,
+    InlinedPrimitive,
+    Jaxpr,
+    jaxpr_as_fun,
+    jaxprs_in_params,
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,10 +41,23 @@ class MarkedGradient:
         return len(self.function.jaxpr.outvars)
 
     @property
+    def has_custom_vjp(self) -> bool:
+        """Whether a part of the function has a rule of its own for its gradient."""
+        return _has_custom_vjp(self.function.jaxpr)
+
+    @property
     def residual_bytes(self) -> int:
         """Bytes that the forward pass hands to the backward pass."""
         residuals = self.forward.out_avals[self.num_results :]
         return sum(x.size * x.dtype.itemsize for x in residuals if hasattr(x, "dtype"))
+
+
+def _has_custom_vjp(jaxpr: Jaxpr) -> bool:
+    return any(
+        e.primitive.name == "custom_vjp_call"
+        or any(map(_has_custom_vjp, jaxprs_in_params(e.params)))
+        for e in jaxpr.eqns
+    )
 
 
 # Parameters: `gradient`, a MarkedGradient; `call`, the jaxpr that it stands for; and

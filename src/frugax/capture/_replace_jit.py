@@ -4,6 +4,7 @@ import contextlib
 import functools
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ from ._pmap import jitted_pmap
 # is not to be planned.
 _FOR_USERS = ("train", "models", "watch")
 
+_MADE = "__frugax_made__"
 _lock = threading.Lock()
 # The thread of each open block, None for all threads, and what makes jitted functions.
 _open_blocks: list[tuple[int | None, Callable[..., Any]]] = []
@@ -92,7 +94,8 @@ def _jit(fun: Any = None, /, **options: Any) -> Any:
     make = _find_maker(fun)
     if make is None:
         return _jax_jit(fun, **options)
-    return make(fun, without_backend(options))
+    build = lambda: make(fun, without_backend(options))
+    return _made_once(fun, (make, "jit", options), build)
 
 
 @hides_frames_below
@@ -101,7 +104,44 @@ def _pmap(fun: Any, axis_name: Any = None, **options: Any) -> Any:
     make = _find_maker(fun)
     if make is None:
         return _jax_pmap(fun, **options)
-    return jitted_pmap(make, fun, without_backend(options))
+    build = lambda: jitted_pmap(make, fun, without_backend(options))
+    return _made_once(fun, (make, "pmap", options), build)
+
+
+class _Made:
+    """What was made of a function, kept as long as the function is, in its `__dict__`.
+
+    A copy of that, as `functools.wraps` makes, is not of the function it belongs to.
+
+    Attributes:
+        of: the function.
+        found: what asks for a jitted function, and that function.
+    """
+
+    def __init__(self, of: Any = None) -> None:
+        self.of, self.found = of, list[tuple[Any, Any]]()
+
+    def __reduce__(self) -> Any:
+        return _Made, ()  # a function that is pickled is jitted anew elsewhere
+
+
+def _made_once(fun: Any, asked: Any, build: Callable[[], Any]) -> Any:
+    """The result of `build`, or that for the same function and options before.
+
+    `jax.jit(f)(x)` in a loop compiles once: JAX knows f again.
+    """
+    if not isinstance(fun, types.FunctionType | functools.partial):
+        return build()
+    with _lock:
+        made = vars(fun).get(_MADE)
+        if made is None or made.of is not fun:
+            made = vars(fun)[_MADE] = _Made(fun)
+    for known, jitted in made.found:
+        if known == asked:
+            return jitted
+    jitted = build()
+    made.found.append((asked, jitted))
+    return jitted
 
 
 def _find_maker(fun: Any) -> Callable[..., Any] | None:

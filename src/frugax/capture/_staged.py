@@ -58,8 +58,7 @@ class GradientSite:
         """Whether it is the gradient of one number, as `jax.grad` takes it."""
         if self.gradient.num_outputs != 1:
             return False
-        (ct,) = self.cotangents
-        return isinstance(ct, Literal) and shape_of(ct).shape == () and ct.val == 1
+        return _is_number(self.cotangents[0], 1)
 
     def loss(self, leaves: Sequence[Any], rest: tuple[Any, Any]) -> tuple[Any, Any]:
         """A number whose gradients are those of this place, and all results.
@@ -80,7 +79,8 @@ class GradientSite:
         # The gradient of a product with the cotangents is their pullback.
         products = [
             jnp.sum(out.astype(ct.dtype) * jax.lax.stop_gradient(ct))
-            for out, ct in zip(outs, cotangents, strict=True)
+            for out, ct, known in zip(outs, cotangents, self.cotangents, strict=True)
+            if not _is_number(known, 0)
         ]
         return functools.reduce(jnp.add, products), results
 
@@ -168,6 +168,11 @@ class _Step:
         return any(e.effects for e in self.eqns)
 
 
+def _is_number(atom: Any, number: float) -> bool:
+    is_known = isinstance(atom, Literal) and shape_of(atom).shape == ()
+    return is_known and atom.val == number
+
+
 def _is_marked(eqn: JaxprEqn) -> bool:
     return eqn.primitive is gradient_p
 
@@ -193,7 +198,7 @@ def _find_sites(
             (body,) = jaxprs_in_params(eqn.params)
             _find_sites(body, depth + 1, inside, unplanned)
             for site in inside:
-                why = _why_bound(site.gradient.function)
+                why = _why_bound(site.gradient)
                 if eqn.params["check_vma"] and why:
                     unplanned.append(
                         f"the loss at {site.gradient.source} is inside of shard_map "
@@ -215,22 +220,14 @@ def _find_sites(
                     )
 
 
-def _why_bound(function: ClosedJaxpr) -> str:
+def _why_bound(gradient: MarkedGradient) -> str:
     """Why a loss cannot leave a `shard_map` that checks types; "" if it can.
 
     The types of its values say that they vary between devices.
     """
-    if names_axes(function):
+    if names_axes(gradient.function):
         return "its devices exchange numbers in it"
-
-    def has_rule(jaxpr: Jaxpr) -> bool:
-        return any(
-            e.primitive.name == "custom_vjp_call"
-            or any(map(has_rule, jaxprs_in_params(e.params)))
-            for e in jaxpr.eqns
-        )
-
-    return "it has a custom_vjp" if has_rule(function.jaxpr) else ""
+    return "it has a custom_vjp" if gradient.has_custom_vjp else ""
 
 
 def _pair(jaxpr: Jaxpr, depth: int = 0) -> tuple[list[_Step], list[str]]:

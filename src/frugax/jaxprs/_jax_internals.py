@@ -27,6 +27,7 @@ from jax._src.core import (  # noqa: PLC2701 - no public names tell the trace
     trace_state_clean,
 )
 from jax._src.interpreters import mlir  # noqa: PLC2701 - see `lower_for_absent`
+from jax._src.interpreters.ad import JVPTrace  # noqa: PLC2701
 from jax._src.interpreters.batching import BatchTrace, BatchTracer  # noqa: PLC2701
 from jax._src.interpreters.partial_eval import DynamicJaxprTrace  # noqa: PLC2701
 from jax.extend import linear_util
@@ -237,12 +238,12 @@ def has_backend() -> bool:
 
 
 def is_staging() -> bool:
-    """Whether operations are now written into a traced program, perhaps for rows.
+    """Whether operations are now written into a program, for rows or with tangents.
 
-    Not where they are differentiated.
+    Not where they are differentiated in reverse.
     """
     trace = trace_ctx.trace
-    while isinstance(trace, BatchTrace):
+    while isinstance(trace, BatchTrace | JVPTrace):
         trace = trace.parent_trace
     return isinstance(trace, DynamicJaxprTrace)
 
