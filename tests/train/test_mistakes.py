@@ -1,6 +1,6 @@
 """Wrong states and batches are refused before compiling, and named."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax.core import FrozenDict
 
 from frugax import MemoryBudget, train
 from frugax.errors import InfeasibleBudgetError
@@ -54,6 +55,35 @@ def test_a_state_whose_params_were_exchanged_is_refused():
     named = "opt_state[0].mu['w']"
     with refuses(TypeError, named):
         step(state, BATCH)
+
+
+class Metrics(NamedTuple):
+    accuracy: Any
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda x: {"a": {"b": x.mean()}}, ("'a'", "'b'", "float32[]", "each")),
+        (lambda x: {"n": x.size, "rows": x}, ("'rows'", "float32[8,3]", "mean")),
+        (lambda x: {"ids": None}, ("'ids'", "None", "leave it out")),
+        (lambda x: Metrics(x.mean()), ("Metrics(accuracy=", "in a dict")),
+        (lambda x: (x.mean(), x.sum()), ("float32[]", "in a dict")),
+        (lambda x: x, ("float32[8,3]", "in a dict", "leave out")),
+    ],
+)
+def test_metrics_that_are_no_scalars_are_named_with_the_remedy(make, named):
+    step = new(of=lambda params, batch: (loss(params, batch), make(batch["x"])))
+    with refuses(TypeError, *named) as refused:
+        step(step.init(WEIGHTS), BATCH)
+    assert "\n" not in str(refused.value)
+
+
+def test_metrics_may_be_in_another_kind_of_dict():
+    accuracy = lambda batch: FrozenDict(accuracy=batch["x"].mean())
+    step = new(of=lambda params, batch: (loss(params, batch), accuracy(batch)))
+    _, metrics = step(step.init(WEIGHTS), BATCH)
+    assert float(metrics["accuracy"]) == 1.0
 
 
 def test_optimisers_with_functions_or_that_need_real_arrays_are_accepted():

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeGuard
 
 import jax
@@ -324,19 +324,25 @@ def _read_loss(out: Any, reserved: tuple[str, ...]) -> dict[str, Any]:
         )
     if metrics is None:
         return {"loss": value}
-    is_dict = isinstance(metrics, dict)
-    if is_dict:  # constants, such as a size or a learning rate
-        constants = (int, float, np.bool_, np.number)
-        metrics = {
-            name: jnp.asarray(x) if isinstance(x, constants) else x
-            for name, x in metrics.items()
-        }
-    if not (is_dict and all(map(is_scalar_mean, metrics.values()))):
+    if not isinstance(metrics, Mapping):
         raise TypeError(
             'loss returns metrics as a dict of scalars, as in (loss, {"accuracy": x}), '
-            f"got {_describe_types(metrics)}: take the mean of an array, or leave it "
-            "out."
+            f"got {_describe_types(metrics)}: name the scalars in a dict, and leave "
+            "out the rest."
         )
+    # Constants, such as a size or a learning rate.
+    constants = (int, float, np.bool_, np.number)
+    metrics = {
+        name: jnp.asarray(x) if isinstance(x, constants) else x
+        for name, x in metrics.items()
+    }
+    for name, x in metrics.items():
+        if not is_scalar_mean(x):
+            raise TypeError(
+                f"loss returns metrics as a dict of scalars, but as {name!r} "
+                f"{_describe_types(x)}: take the mean of an array, name each of "
+                "several scalars in the dict itself, or leave it out."
+            )
     for name in reserved:
         if name in metrics:
             raise TypeError(
