@@ -206,6 +206,7 @@ def test_arrays_whose_digits_float32_would_lose_are_refused():
         '"x";y\n"1";"2"\n',
         "x,y,,\n1,2,,\n",
         ",x,y\n0,1,2\n",
+        '"",x,y\n"sample 3",1,2\n',
     ],
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
@@ -224,6 +225,7 @@ def test_tables_of_any_spreadsheet_are_read(tmp_path, content, encoding):
         (b"PAR1" + bytes(range(256)), "Parquet"),
         (b"\x1f\x8b" + bytes(range(256)), "gzip"),
         (b"dose;pain\n1,500;2\n", "'1500'"),
+        (b"dose,pain\n1.5 +/- 0.1,2\n", "'1.5'"),
         (b"well;pain\n1A;2\n2A;3\n", "'1A'"),
         (b"dose;pain\n5 mg;2\n6 g;3\n", "'5'"),
         (b"date,pain\n2020-01-01,2\n2020-01-02,2\n", "dates"),

@@ -492,7 +492,10 @@ def _overrides(command):
         (None, TABLE, "--target"),
         ("Yield", TABLE, "'Yield'"),
         ("y", "x,y\n1,2\n1,3\n", "'y'"),
-        ("y", ",x,y\na,1,2\nb,2,3\n", "index=False"),
+        ("y", ",x,y\na,1,2\na,2,3\n", "index=False"),
+        ("y", "x,y\n" + "1,2\n" * 10 + "Average,2\n", "'Average' in row 10"),
+        ("y", "x,y\n", "no rows"),
+        ("y", "x,y\n1 mg,2\n2 g,3\n", "'1'"),
     ],
 )
 def test_a_table_that_begins_no_campaign_is_refused(tmp_path, target, table, named):

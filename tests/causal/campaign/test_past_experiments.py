@@ -101,6 +101,14 @@ def test_a_column_without_numbers_is_left_out_and_named(tmp_path):
         *("heat", "solvent", "stirred", "yield", "purity"),
     )
     assert campaign.samples["solvent"] == pytest.approx([0, np.nan], nan_ok=True)
+    path.write_text(
+        "heat,yield,dark,ticket\n25,1,yes,1000000000001\n30,2,no,1000000000002\n"
+    )
+    campaign = campaign_of()
+    with warns(UserWarning, "ticket", "float32"):
+        campaign.tell_csv(path)
+    assert campaign.samples is not None
+    assert campaign.samples["dark"].tolist() == [1, 0]
     path.write_text('heat,yield,mass\n25,1,"1,500"\n')
     with refuses(ValueError, "'1500'", "mass"):
         campaign.tell_csv(path)

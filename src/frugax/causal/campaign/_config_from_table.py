@@ -32,6 +32,8 @@ from .past_experiments import SWITCHES
 # A positive column is set by orders of magnitude if it spans as much.
 _WIDE = 1000
 _MOST_LEVELS = 12
+# Share of a column's cells that may be notes between its numbers.
+_NOTES = 0.1
 _IDENTIFIER = re.compile(r"(.*[\W_])?id", re.IGNORECASE)
 
 
@@ -56,6 +58,8 @@ def config_from_table(
             columns = read_csv_columns(path, delimiter)
     except (OSError, ValueError) as e:
         raise ConfigError(str(e)) from e
+    if not any(columns.values()):
+        raise ConfigError(f"{path} has no rows below the names of its columns.")
     if target not in columns:
         raise ConfigError(
             f"{path}: which column shall become small or large? "
@@ -67,6 +71,12 @@ def config_from_table(
     for name, cells in columns.items():
         if name == target:
             continue
+        if row := _find_note(cells):
+            raise ConfigError(
+                f"{path}: {name!r} has numbers, but {cells[row]!r:.40} in row {row}: "
+                "delete that row if it is a note or a sum, or leave the cell empty if "
+                "its value is missing."
+            )
         domain = "an identifier" if _IDENTIFIER.fullmatch(name) else _find_domain(cells)
         if domain is None:  # whoever reads the rows says so
             continue
@@ -91,6 +101,13 @@ def config_from_table(
         "observations": str(path.resolve()),
     }
     return yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+
+
+def _find_note(cells: Sequence[str]) -> int:
+    """Return the row of a text below numbers, as of a sum or a note; 0 for none."""
+    texts = [i for i, cell in enumerate(cells) if parse_number(cell) is None]
+    is_note = texts and texts[0] and len(texts) <= _NOTES * len(cells)
+    return texts[0] if is_note and not suggest_number(cells[texts[0]]) else 0
 
 
 def _find_text(name: str, cells: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from frugax.causal.data import (
     Samples,
+    as_float32,
     counts_rows,
     is_missing,
     parse_number,
@@ -78,13 +79,16 @@ def read_past_experiments(
             found[name] = match["square"] or match["round"]
         if name in columns:
             raise ValueError(f"{path}: two columns are called {name!r}: rename one.")
-        columns[name] = [_read_cell(cell, variables.get(name)) for cell in cells]
+        action = variables.get(name)
+        if action is None and all(is_missing(c) or _is_switch(c) for c in cells):
+            action = Binary()
+        columns[name] = [_read_cell(cell, action) for cell in cells]
     left_out = {
         name: why
         for name, cells in columns.items()
         if name not in settings.named
         and name != intervened
-        and (why := _find_useless(cells))
+        and (why := _find_useless(cells, name))
     }
     if left_out:
         # Dates, notes and numbers of samples, which every laboratory's table has.
@@ -124,7 +128,11 @@ def read_past_experiments(
         raise ValueError(f"{path}: {error}") from error
 
 
-def _find_useless(cells: Sequence[Any]) -> str:
+def _is_switch(cell: str) -> bool:
+    return cell.strip().lower() in SWITCHES
+
+
+def _find_useless(cells: Sequence[Any], name: str) -> str:
     """Return why a column that the campaign does not name is not read; "" if it is.
 
     A number that is not written as one, such as 1,500, is not left out but refused.
@@ -134,6 +142,12 @@ def _find_useless(cells: Sequence[Any]) -> str:
     for cell in cells:
         if parse_number(cell) is None and not suggest_number(cell):
             return f"{cell!r:.40} is no number"
+    numbers = [parse_number(cell) for cell in cells]
+    if None not in numbers:
+        try:
+            as_float32(np.array(numbers, float)[:, None], [name])
+        except ValueError:  # such as numbers of orders, or times in seconds
+            return "its values differ by less than float32 can hold"
     return ""
 
 

@@ -8,6 +8,7 @@ from ._csv_files import read_csv_columns
 from ._samples import Samples
 from ._tables import (
     FLOAT32_STEPS,
+    as_float32,
     counts_rows,
     is_missing,
     parse_number,
@@ -17,6 +18,7 @@ from ._tables import (
 __all__ = [
     "FLOAT32_STEPS",
     "Samples",
+    "as_float32",
     "complete_rows",
     "counts_rows",
     "describe_oddities",

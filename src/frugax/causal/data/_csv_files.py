@@ -120,7 +120,7 @@ def _parse_columns(
         names.pop()
         columns.pop()
     # The index of pandas, or the row names of R.
-    if len(names) > 1 and not names[0] and counts_rows(columns[0], least=1):
+    if len(names) > 1 and not names[0] and _names_rows(columns[0]):
         names, columns = names[1:], columns[1:]
     # pandas names columns 0, 1, ... that have no name.
     counted = [str(i) for i in range(len(names))]
@@ -143,6 +143,14 @@ def _parse_columns(
             f"{names!r:.200}.{hint}"
         )
     return dict(zip(names, columns, strict=True))
+
+
+def _names_rows(cells: list[str]) -> bool:
+    """Whether each cell is a number of its row, or a text that no other row has."""
+    if counts_rows(cells, least=1):
+        return True
+    are_texts = all(parse_number(cell) is None for cell in cells)
+    return are_texts and 0 < len(set(cells)) == len(cells)
 
 
 def _find_delimiter(text: str, where: str, given: str | None) -> tuple[str, str]:

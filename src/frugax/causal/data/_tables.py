@@ -200,6 +200,9 @@ def suggest_number(text: str) -> str:
             "A value beyond what can be measured is missing: leave its cell empty, or "
             "write the limit as a number."
         )
+    value, _, error = re.sub(r"\+/?-", "±", text).partition("±")
+    if error and parse_number(value) is not None:
+        return f"Write {value.strip()!r} alone; errors of single values are not read."
     if (grouped := GROUPED.fullmatch(text)) is not None:
         mark, rest = grouped["mark"], grouped["rest"] or ""
         whole = text.removesuffix(rest).replace(mark, "") + rest.replace(",", ".")
