@@ -20,7 +20,7 @@ import optax
 import pytest
 from flax import nnx
 from jax import lax
-from jax.experimental import checkify
+from jax.experimental import checkify, io_callback
 
 import frugax as fx
 from draws import normal
@@ -352,6 +352,24 @@ def for_replicas(w, x):
     return jax.vmap(one, axis_name="replicas")(*rows)
 
 
+def by_pullback_of_its_value(w, x):
+    value, pull = jax.vjp(lambda w: loss(w, x), w)
+    return pull(value), value
+
+
+def by_pullback_of_its_results(w, x):
+    def outputs(w):
+        rows = x
+        for _ in range(8):
+            rows = jnp.tanh(rows @ w)
+        return rows, rows.sum(1)
+
+    (rows, sums), pull = jax.vjp(outputs, w)
+    share = rows / jnp.linalg.norm(rows)
+    wanted = jnp.sin(x) @ w
+    return pull((2 * (share - wanted), sums.astype(int).astype(float))), share, rows[0]
+
+
 def hessian_product(w, x):
     rows = np.asarray(ROWS)  # a constant
     return jax.jvp(jax.grad(lambda w: loss(w, x) + loss(w, rows)), (w,), (w,))
@@ -385,6 +403,7 @@ _IN_CI = (
     of_complex_weights,
     for_seeds,
     hessian_product,
+    by_pullback_of_its_results,
 )
 
 
@@ -405,6 +424,8 @@ _IN_CI = (
             for_nested_seeds,
             for_replicas,
             hessian_product,
+            by_pullback_of_its_value,
+            by_pullback_of_its_results,
         ],
         in_ci=lambda fun: fun in _IN_CI,
     ),
@@ -734,14 +755,20 @@ def jacobian_of_rows(w, x):
     return jax.vmap(jax.jacrev(lambda row: jnp.tanh(row @ w)[:3]))(x[:5])
 
 
+def pulled_by_its_printed_value(w, x):
+    value, pull = jax.vjp(lambda w: loss(w, x), w)
+    shape = jax.ShapeDtypeStruct((), value.dtype)
+    return pull(io_callback(np.sin, shape, value, ordered=True))
+
+
+def pulled_by_its_gradient(w, x):
+    value, pull = jax.vjp(lambda w: loss(w, x), w)
+    return pull(jax.grad(jnp.sin)(value))
+
+
 def pulled_twice(w, x):
     value, pull = jax.vjp(lambda w: loss(w, x), w)
     return pull(value), pull(2 * value)
-
-
-def pulled_by_its_value(w, x):
-    value, pull = jax.vjp(lambda w: loss(w, x), w)
-    return pull(jnp.sin(value))
 
 
 def summed_over_a_name(w, x):
@@ -802,7 +829,8 @@ def with_checks(w, x):
         jacobian,
         jacobian_of_rows,
         pulled_twice,
-        pulled_by_its_value,
+        pulled_by_its_printed_value,
+        pulled_by_its_gradient,
         summed_over_a_name,
         mapped_later,
         exchanged_in_the_loss,
@@ -844,7 +872,8 @@ def test_where_nothing_is_planned_the_program_is_as_small(fun):
         (by_a_rule_of_the_loss, "custom_vjp"),
         (with_checks, "checkify"),
         (pulled_twice, "2 times"),
-        (pulled_by_its_value, "results"),
+        (pulled_by_its_printed_value, "with effects"),
+        (pulled_by_its_gradient, "by another gradient"),
         *((fun, "jax.vmap") for fun in (per_example, mapped_later, hessian)),
         (by_a_rule_for_reverse_mode, "has a custom_vjp"),
         (exchanged_in_the_loss, "shard_map"),

@@ -371,6 +371,7 @@ def _group(sites: Sequence[GradientSite]) -> list[list[GradientSite]]:
             gradient.num_consts,
             gradient.num_outputs,
             site.is_unit,
+            None if site.rule is None else digest(site.rule),
         )
         groups.setdefault(key, []).append(site)
     return list(groups.values())
@@ -401,4 +402,4 @@ def _site_shapes(
         return shape_of(atom)
 
     consts, leaves = site.split(list(map(shape, operands)))
-    return leaves, (consts, site.cotangent_shapes)
+    return leaves, (consts, site.outer_shapes)

@@ -39,6 +39,10 @@ class GradientSite:
         backward: that of the backward pass.
         depth: the number of loops, branches and calls around it.
         axes: names and sizes of those of each `shard_map` around it.
+        outer: what the cotangents are, or are computed from, beside its results.
+        rule: the results and `outer` to the cotangents, then to `made`; None if they
+            do not depend on the results.
+        made: what else reads of the operations of the rule.
     """
 
     gradient: MarkedGradient
@@ -46,6 +50,9 @@ class GradientSite:
     backward: JaxprEqn
     depth: int
     axes: tuple[tuple[Any, int], ...] = ()
+    outer: tuple[Any, ...] = ()
+    rule: ClosedJaxpr | None = None
+    made: tuple[Var, ...] = ()
 
     @functools.cached_property
     def cotangents(self) -> list[Any]:
@@ -65,7 +72,7 @@ class GradientSite:
 
         Args:
             leaves: the arguments that are differentiated.
-            rest: the constants and the cotangents.
+            rest: the constants and `outer`.
         """
         consts, cotangents = rest
         function = self.gradient.function
@@ -76,22 +83,29 @@ class GradientSite:
         outs = results[: self.gradient.num_outputs]
         if self.is_unit:
             return outs[0], results
+        if self.rule is not None:
+            known = map(jax.lax.stop_gradient, results)
+            found = jaxpr_as_fun(self.rule)(*known, *cotangents)
+            cotangents, made = found[: len(outs)], found[len(outs) :]
+            results = [*results, *made]
+        dtype = self._sum_dtype
         # The gradient of a product with the cotangents is their pullback.
         products = [
-            jnp.sum(out.astype(ct.dtype) * jax.lax.stop_gradient(ct))
+            jnp.sum(out.astype(dtype) * jax.lax.stop_gradient(jnp.asarray(ct, dtype)))
             for out, ct, known in zip(outs, cotangents, self.cotangents, strict=True)
             if not _is_number(known, 0)
         ]
         return functools.reduce(jnp.add, products), results
 
     @property
-    def cotangent_shapes(self) -> list[Any]:
-        """Of the cotangents that `loss` takes."""
+    def outer_shapes(self) -> list[Any]:
+        """Of the part of `outer` that `loss` takes."""
         if self.is_unit:
             return []
+        if self.rule is not None:
+            return list(map(shape_of, self.outer))
         return [
-            jax.ShapeDtypeStruct(ct.aval.shape, self._sum_dtype)
-            for ct in self.cotangents
+            jax.ShapeDtypeStruct(ct.aval.shape, self._sum_dtype) for ct in self.outer
         ]
 
     @property
@@ -106,12 +120,14 @@ class GradientSite:
         return list(values[:count]), list(values[count:])
 
     def run(
-        self, grad: ValueAndGrad, operands: Sequence[Any], cotangents: Sequence[Any]
+        self, grad: ValueAndGrad, operands: Sequence[Any], outer: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
-        """The results and the gradients by `grad`."""
+        """The results, then `made`; and the gradients by `grad`."""
         consts, leaves = self.split(operands)
-        wide = [jnp.asarray(ct, self._sum_dtype) for ct in cotangents]
-        (_, results), grads = grad(leaves, (consts, [] if self.is_unit else wide))
+        if self.rule is None:
+            outer = [jnp.asarray(ct, self._sum_dtype) for ct in outer]
+        given = [] if self.is_unit else list(outer)
+        (_, results), grads = grad(leaves, (consts, given))
         return list(results), list(grads)
 
 
@@ -178,10 +194,11 @@ def _is_marked(eqn: JaxprEqn) -> bool:
 
 
 def _has_marks(jaxpr: Jaxpr) -> bool:
-    return any(
-        _is_marked(e) or any(map(_has_marks, jaxprs_in_params(e.params)))
-        for e in jaxpr.eqns
-    )
+    return any(map(_holds_marks, jaxpr.eqns))
+
+
+def _holds_marks(eqn: JaxprEqn) -> bool:
+    return _is_marked(eqn) or any(map(_has_marks, jaxprs_in_params(eqn.params)))
 
 
 def _find_sites(
@@ -254,7 +271,7 @@ def _pair(jaxpr: Jaxpr, depth: int = 0) -> tuple[list[_Step], list[str]]:
         if merged is None:
             reasons.append(
                 f"the cotangent of the gradient at {gradient.source} is computed from "
-                "the results of its function"
+                "the results of its function by another gradient, or with effects"
             )
         else:
             steps = merged
@@ -280,24 +297,64 @@ def _merge(
         return None
     start = next(i for i, s in enumerate(steps) if first in s.eqns)
     stop = next(i for i, s in enumerate(steps) if last in s.eqns)
-    # What the backward pass needs of the steps in between comes before both.
+    # What the backward pass needs of the steps in between comes before both, or between
+    # them if it is computed from the results.
+    results = first.outvars[: gradient.num_results]
+    of_results = {*results}
+    reads = lambda step: {v for e in step.eqns for v in variables(e.invars)}
+    for step in steps[start + 1 : stop]:
+        if of_results & reads(step):
+            of_results |= {v for e in step.eqns for v in e.outvars}
     read, has_effects = {*variables(last.invars)} - residuals, bool(last.effects)
     before: list[_Step] = []
+    between: list[JaxprEqn] = []
     after: list[_Step] = []
     for step in reversed(steps[start + 1 : stop]):
         is_read = any(read & {*e.outvars} for e in step.eqns)
-        if is_read or (has_effects and step.has_effects):
-            read |= {v for e in step.eqns for v in variables(e.invars)}
-            has_effects |= step.has_effects
-            before.insert(0, step)
-        else:
+        if not (is_read or (has_effects and step.has_effects)):
             after.insert(0, step)
-    if read & {*first.outvars}:
-        return None
+            continue
+        read |= reads(step)
+        has_effects |= step.has_effects
+        if not of_results & reads(step):
+            before.insert(0, step)
+        elif step.has_effects or any(map(_holds_marks, step.eqns)):
+            return None
+        else:
+            between = [*step.eqns, *between]
     if first.effects and any(s.has_effects for s in before):
         return None
-    both = _Step((first, last), GradientSite(gradient, first, last, depth))
+    site = GradientSite(gradient, first, last, depth)
+    site = dataclasses.replace(site, outer=tuple(site.cotangents))
+    if of_results & {*variables(site.cotangents)}:
+        site = _with_rule(site, jaxpr, between)
+    both = _Step((first, *between, last), site)
     return [*steps[:start], *before, both, *after, *steps[stop + 1 :]]
+
+
+def _with_rule(
+    site: GradientSite, jaxpr: Jaxpr, between: Sequence[JaxprEqn]
+) -> GradientSite:
+    """The site, whose cotangents follow from its results by these operations."""
+    results = site.forward.outvars[: site.gradient.num_results]
+    defined = {v for e in between for v in e.outvars}
+    read = dict.fromkeys(v for e in between for v in variables(e.invars))
+    read.update(dict.fromkeys(variables(site.cotangents)))
+    outer = [v for v in read if v not in defined and v not in {*results}]
+    inside = {id(site.backward), *map(id, between)}
+    used = {v for e in jaxpr.eqns if id(e) not in inside for v in variables(e.invars)}
+    used.update(variables(jaxpr.outvars))
+    made = [v for e in between for v in e.outvars if v in used]
+    rule = jaxpr.replace(
+        constvars=[],
+        invars=[*results, *outer],
+        outvars=[*site.cotangents, *made],
+        eqns=list(between),
+        effects=frozenset(),
+    )
+    return dataclasses.replace(
+        site, outer=tuple(outer), rule=close(rule), made=tuple(made)
+    )
 
 
 def _evaluate(
@@ -326,10 +383,12 @@ def _evaluate(
         if site is not None and site.gradient in chosen:
             flush()
             grad = chosen[site.gradient]
-            operands, cotangents = read(site.forward.invars), read(site.cotangents)
-            results, grads = site.run(grad, operands, cotangents)
+            operands, outer = read(site.forward.invars), read(site.outer)
+            results, grads = site.run(grad, operands, outer)
+            count = site.gradient.num_results
             # Nothing else reads the residuals, which a plan does not have.
-            env.update(zip(site.forward.outvars, results, strict=False))
+            env.update(zip(site.forward.outvars[:count], results[:count], strict=True))
+            env.update(zip(site.made, results[count:], strict=True))
             env.update(zip(site.backward.outvars, grads, strict=True))
             continue
         for eqn in step.eqns:
