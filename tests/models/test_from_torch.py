@@ -246,7 +246,19 @@ FUNCTIONS = {
     "places of whole maxima": lambda x: F.max_pool2d(
         (x * 9).int(), 2, return_indices=True
     )[1],
+    "special": lambda x: torch.special.i0e(x) + torch.special.i1(x)
+    + torch.special.i1e(x) + torch.special.log_ndtr(x)
+    + torch.special.ndtri(x.sigmoid()) + torch.polygamma(2, x.abs() + 1)
+    + torch.special.zeta(x.abs() + 2, x.abs() + 1) + torch.frexp(x)[0]
+    + torch.igamma(x.abs() + 1, x.abs()) + torch.igammac(x.abs() + 1, x.abs()),
+    "next to it": lambda x: torch.nextafter(x, x + 1) - x,
+    "puts": lambda x: torch.put(x, torch.tensor([3, 1]), x[0, 0, 0, :2]),
+    "smoothed": lambda x: F.interpolate(
+        x, (5, 4), mode="bicubic", antialias=True
+    )[..., :3, :2]
+    + F.interpolate(x, scale_factor=0.45, mode="bilinear", antialias=True),
     "distances": lambda x: torch.cdist(x, x[..., :3, :])
+    + F.pdist(x[0, 0])[0]
     + torch.cdist(x, x[:1, :, 1:4], p=1.0),
     "where of bytes": lambda x: torch.where((x > 0).to(torch.uint8), x, 0.0)
     + (x > -2).to(torch.uint8).all(1, keepdim=True) * (x > 2).to(torch.uint8).any(),
@@ -538,6 +550,19 @@ def test_a_module_takes_the_way_that_data_say(function):
         np.testing.assert_allclose(gradient["x"], x.grad, 1e-5)
 
 
+def test_a_forward_may_cast_its_parts_to_what_they_are():
+    class Casts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate = nn.Linear(3, 4)
+
+        def forward(self, x):
+            self.gate = self.gate.to(torch.float32)
+            return self.gate(x)
+
+    assert from_torch(Casts(), (torch.ones(2, 3),)).certificate.max_error < 1e-6
+
+
 def test_what_forward_stores_is_gone_before_it_is_traced_again():
     class Caches(nn.Module):
         ones = None
@@ -562,6 +587,7 @@ def _shrink(x):
         (_shrink, "torch.where"),
         (lambda x: x if x.sum() > 0 else x[0], "torch.where"),
         (lambda x: x[: int(x[0, 0])], "as a Python number"),
+        (lambda x: sum(x[i] for i in x[0].nonzero()), "range(n)"),
     ],
 )
 def test_a_module_that_asks_for_numbers_of_data_is_refused(function, remedy):

@@ -44,6 +44,11 @@ _FLOATS: dict[str, Callable[..., Array]] = {
         x == 0, jnp.copysign(jnp.inf, -x), special.digamma(x)
     ),
     "erfinv": lax.erf_inv,
+    "special_i0e": special.i0e,
+    "special_i1": special.i1,
+    "special_i1e": special.i1e,
+    "special_log_ndtr": special.log_ndtr,
+    "special_ndtri": special.ndtri,
 }
 _SAME: dict[str, Callable[..., Array]] = {
     "ceil": lambda x: jnp.ceil(x) if is_floating(x.dtype) else x,
@@ -78,6 +83,7 @@ for _name in _SAME_NAMES.split():
     aten(_name)(_own(_name))
 aten_table(_FLOATS, _of_floats)
 aten_table(_SAME)
+aten_table({"polygamma": lambda n, x: special.polygamma(n, x), "frexp": jnp.frexp})
 aten("abs", "absolute")(
     lambda xp, x: jnp.abs(x) if x.dtype.kind == "c" else xp.absolute(x)
 )
@@ -139,6 +145,10 @@ _BINARY: dict[str, tuple[Callable[..., Array], bool]] = {
     "copysign": (jnp.copysign, True),
     "logaddexp": (jnp.logaddexp, True),
     "xlogy special_xlogy": (_xlogy, True),
+    "igamma special_gammainc": (special.gammainc, True),
+    "igammac special_gammaincc": (special.gammaincc, True),
+    "special_zeta": (special.zeta, True),
+    "nextafter": (jnp.nextafter, False),
     "eq": (jnp.equal, False),
     "ne not_equal": (jnp.not_equal, False),
     "lt less": (jnp.less, False),

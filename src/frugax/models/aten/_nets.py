@@ -564,3 +564,34 @@ def _fft_c2r(
     lengths = [*(x.shape[d] for d in dim[:-1]), last_dim_size]
     out = jnp.fft.irfftn(x, lengths, dim, norm="forward")
     return _normalized(out, lengths, normalization)
+
+
+# --- images -----------------------------------------------------------------------
+
+
+def _add_antialiased(name: str, method: str) -> None:
+    @in_float32
+    def resize(
+        xp: Any, x: Array, size: Any, align: bool, high: Any = None, wide: Any = None
+    ) -> Array:
+        if align:
+            raise NotImplementedError("align_corners=True with antialias=True")
+        scales = [
+            scale or to / given
+            for scale, to, given in zip((high, wide), size, x.shape[2:], strict=True)
+        ]
+        return jax.image.scale_and_translate(
+            x, (*x.shape[:2], *size), (2, 3), jnp.array(scales), jnp.zeros(2), method
+        )
+
+    def resize_by(xp: Any, x: Array, size: Any, align: bool, factors: Any) -> Array:
+        scaled = zip(x.shape[2:], factors or (), strict=False)
+        size = size or [math.floor(length * factor) for length, factor in scaled]
+        return resize(xp, x, size, align, *(factors or ()))
+
+    aten(name)(resize)
+    aten(f"{name}.vec")(resize_by)
+
+
+_add_antialiased("_upsample_bilinear2d_aa", "linear")
+_add_antialiased("_upsample_bicubic2d_aa", "cubic")

@@ -178,6 +178,12 @@ def _distances(xp: Any, x1: Array, x2: Array, p: float, compute_mode: Any) -> Ar
     return _vector_norm(xp, x1[..., :, None, :] - x2[..., None, :, :], p, -1)
 
 
+@aten("_pdist_forward")
+def _pair_distances(xp: Any, x: Array, p: float = 2) -> Array:
+    first, second = np.triu_indices(x.shape[0], 1)
+    return _vector_norm(xp, x[first] - x[second], p, -1)
+
+
 # --- order ------------------------------------------------------------------------
 
 

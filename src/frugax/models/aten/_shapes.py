@@ -284,6 +284,15 @@ def _index_put(
     return place.add(values) if accumulate else place.set(values)
 
 
+@aten("put")
+def _put(
+    xp: Any, x: Array, index: Array, source: Array, accumulate: bool = False
+) -> Array:
+    where = index.reshape(-1)
+    flat = _index_put(xp, x.reshape(-1), (where,), source.reshape(-1), accumulate)
+    return flat.reshape(x.shape)
+
+
 def _write_by_mask(x: Array, mask: Array, values: Array, axis: int) -> Array:
     rest = x.ndim - axis - mask.ndim
     wide = mask.reshape(mask.shape + (1,) * rest)

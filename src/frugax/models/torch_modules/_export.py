@@ -19,7 +19,12 @@ from frugax.models.aten import find_function
 
 from ._masked_rows import rewrite_masked_rows
 from ._traced_calls import Question, TracedCalls
-from ._traced_module import TracedModule, attributes_stay, split_outputs
+from ._traced_module import (
+    TracedModule,
+    attributes_stay,
+    ignore_own_casts,
+    split_outputs,
+)
 from ._traced_nodes import first_line, is_raised_by_others, place_of_error
 
 # How much of the shapes of inputs stays free, from most to least.
@@ -122,6 +127,7 @@ def _export(
         with warnings.catch_warnings(), attributes_stay(module):
             warnings.simplefilter("ignore")  # about torch's own use of its own names
             module.forward = asking
+            ignore_own_casts(module)
             exported = torch.export.export(
                 module, traced.args, traced.kwargs, dynamic_shapes=shapes
             )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree  # noqa: PLC2701 - it has no public name
 from torch.utils._python_dispatch import _disable_current_modes  # noqa: PLC2701 - too
@@ -89,8 +90,13 @@ class TracedCalls(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is torch.Tensor.__iter__:
-            return iter(self.__torch_function__(torch.unbind, types, args))
+        # What Python calls to loop over a tensor.
+        if func is torch.Tensor.unbind and free_unbacked_symbols(args[0]):
+            raise UnsupportedModuleError(
+                "forward loops over rows that data select"
+                f"{place_of_frames(traceback.extract_stack())}: loop over all of them, "
+                "as in range(n)."
+            )
         if func in _DERIVATIVES:
             raise UnsupportedModuleError(
                 "forward takes a derivative"

@@ -233,6 +233,23 @@ def attributes_stay(module: torch.nn.Module) -> Iterator[None]:
             vars(part).update(attributes)
 
 
+def ignore_own_casts(module: torch.nn.Module) -> None:
+    """Let a forward cast parts of the module to what they are, as routers do.
+
+    torch.export cannot change parameters, nor put others like them in their place.
+    """
+
+    def keep(part: torch.nn.Module, function: Any, recurse: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's own
+        tensors = [*part.parameters(recurse), *part.buffers(recurse)]
+        likes = lambda t: (t.dtype, t.device, t.shape)
+        if all(likes(function(t)) == likes(t) for t in tensors):
+            return part
+        return type(part)._apply(part, function, recurse)
+
+    for part in module.modules():
+        part._apply = functools.partial(keep, part)  # type: ignore[method-assign]
+
+
 def _copy(module: torch.nn.Module) -> torch.nn.Module:
     """Copy a module; attributes that have no copy, such as locks, are shared.
 
