@@ -1,4 +1,4 @@
-"""Both samplers: equal on equal noise, and with the moments that they state."""
+"""Samples of models: by their formula, and with the moments that they state."""
 
 import dataclasses
 
@@ -9,20 +9,15 @@ import pytest
 
 from frugax import causal
 from frugax.causal import SCM, intervene, scale, shift
-from frugax.causal.scm import (
-    NOISES,
-    evaluate,
-    evaluate_jax,
-    noise_from_uniform,
-    sample_noise,
-)
+from frugax.causal.scm import NOISES, evaluate, noise_from_uniform, sample_noise
+from frugax.causal.scm._mechanisms import KINDS
 from refusals import refuses
 
 D, N = 6, 40
 
 
 @pytest.mark.parametrize("family", ["linear", "mlp", "rff", "mixed"])
-def test_numpy_and_jax_make_the_same_of_the_same_noise(family):
+def test_rows_are_what_the_formula_makes_of_the_noise(family):
     scm = causal.generate_scm(
         "erdos_renyi", D, family=family, heteroscedastic=True, seed=len(family)
     )
@@ -30,33 +25,26 @@ def test_numpy_and_jax_make_the_same_of_the_same_noise(family):
     noise = sample_noise(np.random.default_rng(0), one.noise, N)
     change = intervene(x1=2.0) | shift(x2=1.0) | scale(x3=0.5)
     keep, offset, _, _ = change.arrays(scm.variables)
-    by_numpy, _ = evaluate(
-        one,
-        noise,
-        keep=keep[None, :, None],
-        offset=offset[None, :, None],
+    found, _ = evaluate(
+        one, noise, keep=keep[None, :, None], offset=offset[None, :, None]
     )
-    by_jax = jax.jit(evaluate_jax)(
-        jax.tree.map(jnp.asarray, scm.mechanisms),
-        jnp.asarray(noise[0].T, jnp.float32),
-        *(jnp.broadcast_to(row, (N, D)) for row in (keep, offset)),
-    )
-    # float32 against float64, through at most D steps.
-    np.testing.assert_allclose(by_jax, by_numpy[0].T, atol=2e-5)
+    m, x = scm.mechanisms, np.zeros((N, D))
+    for j in m.order:
+        act = np.cos if m.kind[j] == KINDS.index("rff") else np.tanh
+        hidden = act(x @ m.inner[:, j] + m.phase[j]) @ m.outer[j]
+        size = m.noise_scale[j] * np.exp(np.tanh(x @ m.spread[:, j]))
+        raw = m.bias[j] + x @ m.weight[:, j] + hidden + size * noise[0, j]
+        x[:, j] = keep[j] * (raw - m.centre[j]) / m.scale[j] + offset[j]
+    np.testing.assert_allclose(found[0].T, x, atol=2e-5)
 
 
-def test_functions_are_the_same_in_both():
+def test_functions_are_called_by_name():
     scm = SCM.create(
         {"x": {}, "y": lambda p, e: p["x"] ** 2 - e, "z": {"y": 2.0}},
         noise_scale={"y": 0.0, "z": 0.0},
     )
-    compiled = jax.jit(causal.simulate, static_argnums=(2, 3))
-    data = compiled(scm, jax.random.key(0), 20, intervene(x=3.0))
-    np.testing.assert_allclose(data, [[3.0, 9.0, 18.0]] * 20, rtol=1e-6)
-    scm = causal.standardize(scm)
-    by_numpy = causal.sample(scm, 2, seed=0, intervention=intervene(x=1.0))
-    by_jax = compiled(scm, jax.random.key(0), 20, intervene(x=1.0))[:2]
-    np.testing.assert_allclose(by_jax, by_numpy.values, rtol=1e-5)
+    data = causal.sample(scm, 20, seed=0, intervention=intervene(x=3.0))
+    np.testing.assert_allclose(data.values, [[3.0, 9.0, 18.0]] * 20, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", NOISES)
@@ -75,37 +63,6 @@ def test_noise_has_mean_0_and_variance_1(kind):
     np.testing.assert_allclose(
         np.quantile(drawn, at), np.quantile(exact, at), atol=0.03
     )
-
-
-def test_one_program_serves_every_model_key_and_intervention():
-    models = [
-        causal.generate_scm("chain", 3, seed=0),
-        causal.generate_scm("erdos_renyi", 5, family="rff", noise="laplace", seed=1),
-        causal.generate_scm("collider", 4, family="mlp", noise="student", seed=2),
-    ]
-    stacked = causal.stack_models(models, pad_to=6)
-    tables = np.stack([intervene(x0=1.0).arrays(scm.variables, 6) for scm in models])
-    keys = jax.random.split(jax.random.key(0), 3)
-    traces = []
-
-    @jax.jit
-    def draw(m, keys, tables):
-        traces.append(1)
-        return jax.vmap(lambda m, k, t: causal.simulate(m, k, 300, t))(m, keys, tables)
-
-    data = draw(stacked, keys, jnp.asarray(tables))
-    again = draw(
-        causal.stack_models(models[::-1], pad_to=6),
-        keys,
-        jnp.asarray(tables[::-1].copy()),
-    )
-    assert data.shape == again.shape == (3, 300, 6)
-    assert len(traces) == 1
-    for values, scm in zip(np.asarray(data), models, strict=True):
-        d = len(scm.variables)
-        assert (values[:, 0] == 1).all()
-        assert (values[:, 1:d].std(0) > 0.1).all()
-        assert (values[:, d:] == 0).all(), "padding stays 0"
 
 
 def test_standardized_models_have_unit_variables_and_the_same_graph():
@@ -130,21 +87,6 @@ def test_a_seed_gives_the_same_rows_and_another_others():
     assert len(causal.sample(scm, 0, seed=0)) == 0
     with refuses(ValueError, "n"):
         causal.sample(scm, -1, seed=0)
-
-
-def test_a_model_that_cannot_be_stacked_or_simulated_says_why():
-    own = SCM.create({"x": {}, "f": lambda p, e: p["x"] + e})
-    with refuses(ValueError, "'f'"):
-        causal.stack_models([own])
-    with refuses(ValueError, "model"):
-        causal.stack_models([])
-    chain = causal.generate_scm("chain", 4, seed=0)
-    with refuses(ValueError, 3):
-        causal.stack_models([chain], pad_to=3)
-    with refuses(TypeError, "arrays"):
-        causal.simulate(chain.mechanisms, jax.random.key(0), 3, intervene(x0=1.0))
-    with refuses(ValueError, "q"):
-        causal.simulate(chain, jax.random.key(0), 3, intervene(q=1.0))
 
 
 def test_an_expectation_is_the_average_of_many_draws():

@@ -25,7 +25,6 @@ of_types = (
     (lambda: SCM.create({"a": 1.0}), "'a'", "1.0"),
     (lambda: SCM.linear({"a": {}, "b": {"a": "2"}}), "'a'", "'b'", "'2'"),
     (lambda: SCM.linear({"a": {}}, bias={"a": None}), "'a'", "None"),
-    (lambda: fc.simulate(scm.mechanisms, None, 3, fc.intervene(x=1.0)), "arrays"),
     (lambda: fc.intervene(x="high"), "'x'", "'high'"),
     (lambda: fc.intervene(x=np.array([1, 2])), "'x'"),
     (lambda: fc.intervene(x=1.0) | {"y": 1.0}, "Intervention"),

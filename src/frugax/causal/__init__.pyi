@@ -30,8 +30,6 @@ from .scm import (
     sample as sample,
     scale as scale,
     shift as shift,
-    simulate as simulate,
-    stack_models as stack_models,
     standardize as standardize,
 )
 from .surrogate import (

@@ -27,7 +27,6 @@ from ._noise import NOISES, noise_from_uniform, sample_noise
 from ._random_graphs import GRAPHS, random_graphs
 from ._sample import collect_observational_data, evaluate, sample, standardize
 from ._scm import SCM
-from ._simulate import evaluate_jax, simulate, stack_models
 
 __all__ = [
     "FAMILIES",
@@ -40,7 +39,6 @@ __all__ = [
     "VariableIntervention",
     "collect_observational_data",
     "evaluate",
-    "evaluate_jax",
     "generate_batch",
     "generate_scm",
     "generate_scm_for_difficulty",
@@ -53,7 +51,5 @@ __all__ = [
     "sample_noise",
     "scale",
     "shift",
-    "simulate",
-    "stack_models",
     "standardize",
 ]

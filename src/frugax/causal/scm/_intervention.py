@@ -108,7 +108,7 @@ class Intervention:
     def arrays(
         self, variables: tuple[str, ...], d: int | None = None
     ) -> Float[np.ndarray, "4 D"]:
-        """Return the rows `keep`, `value`, `sd` and `hit`, for `simulate`.
+        """Return the rows `keep`, `value`, `sd` and `hit`.
 
         Args:
             variables: names of the columns.

@@ -8,8 +8,7 @@ units runs every model that fits into them:
     x_j   = (raw_j - centre_j) / scale_j
 
 `act` is tanh for a small network and cos for random Fourier features (Rahimi & Recht
-2007). `evaluate` computes it in NumPy, `evaluate_jax` in JAX. User-defined functions
-are stored in the SCM.
+2007). `evaluate` computes it. User-defined functions are stored in the SCM.
 """
 
 import dataclasses
@@ -90,23 +89,3 @@ def empty_mechanisms(batch: tuple[int, ...], d: int, hidden: int = 0) -> Mechani
         # A copy, because callers write into both arrays.
         scale=ones.copy(),
     )
-
-
-def pad_mechanisms(mechanisms: Mechanisms, d: int, hidden: int) -> Mechanisms:
-    """Copy one model into larger arrays; the padding variables are always 0."""
-    have_d, have_hidden = np.shape(mechanisms.phase)
-    if have_d > d or have_hidden > hidden:
-        raise ValueError(
-            f"a model of {have_d} variables and {have_hidden} hidden units does not "
-            f"fit into {d} and {hidden}: pad to more."
-        )
-    wide = empty_mechanisms((), d, hidden)
-    wide.present[:] = False
-    # Without noise, weights or constants the padding is exactly 0.
-    wide.noise_scale[:] = 0
-    for field in dataclasses.fields(Mechanisms):
-        # A model fills the leading corner. The rest of `order` already lists the
-        # padding.
-        small = np.asarray(getattr(mechanisms, field.name))
-        getattr(wide, field.name)[tuple(slice(n) for n in small.shape)] = small
-    return wide

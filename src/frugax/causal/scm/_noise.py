@@ -1,15 +1,13 @@
-"""The noise distributions of SCMs, of mean 0 and variance 1, in NumPy and in JAX.
+"""The noise distributions of SCMs, of mean 0 and variance 1.
 
-NumPy uses the cheapest method for each kind, because training draws millions of values.
-JAX inverts the distribution function of one uniform number per value: a compiled
-program then holds one random draw for all kinds, and compiles fast.
+`sample_noise` uses the cheapest method for each kind, because training draws millions
+of values. Averages over even uniform numbers need the inverse distribution functions.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtri
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int
 
 NOISES = ("gaussian", "laplace", "uniform", "student")
 """The kinds that `Mechanisms.noise` indexes. Student's t has four degrees of freedom,
@@ -71,21 +69,3 @@ def noise_from_uniform(
     # All kinds are computed and one is selected. A branch would do the same: under
     # `vmap`, `lax.switch` becomes a select.
     return jnp.select([kinds == i for i in range(len(NOISES))], list(values))
-
-
-def simulate_noise(
-    key: Key[Array, ""], kinds: Int[Array, " D"], n: int
-) -> Float[Array, "{n} D"]:
-    """Sample the noise of one model in JAX; works under `jit` and `vmap`."""
-    return noise_from_uniform(
-        sample_open_uniform(key, (n, kinds.shape[0])), kinds[None]
-    )
-
-
-def sample_open_uniform(
-    key: Key[Array, ""], shape: tuple[int, int]
-) -> Float[Array, "n D"]:
-    """Sample uniformly from (0, 1) without its ends, where the inverses diverge."""
-    # 1 - eps / 2 is the largest float32 below 1; the lower end mirrors it.
-    edge = float(jnp.finfo(jnp.float32).eps) / 2
-    return jax.random.uniform(key, shape, minval=edge, maxval=1 - edge)

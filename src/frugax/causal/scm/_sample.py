@@ -133,7 +133,7 @@ def evaluate(
     """Compute all variables from given noise, in NumPy, for a batch of models at once.
 
     The loop runs over positions in the causal order only, so thousands of data sets
-    need few NumPy calls. A test holds `evaluate_jax` to the same values.
+    need few NumPy calls.
 
     References:
         Ormaniec et al. 2025, ICLR, "Standardizing structural causal models" (why

@@ -29,8 +29,7 @@ class SCM:
     """A structural causal model.
 
     A pytree whose leaves are the arrays of `mechanisms`; names and functions are
-    static. To use `vmap` or `jit` over models with different names, stack their arrays
-    with `stack_models`.
+    static.
 
     Attributes:
         variables: names, in the order of columns.
