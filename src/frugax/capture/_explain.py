@@ -11,7 +11,7 @@ from ._report import JitReport
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramExplanation:
-    """What one jitted function needed, and why.
+    """Memory and compilations of one jitted function, explained.
 
     Attributes:
         report: its calls and compilations.

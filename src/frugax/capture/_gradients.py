@@ -278,7 +278,7 @@ def trace_marked(
 
 @dataclasses.dataclass(eq=False)
 class _Result:
-    """What a differentiated function returns: its results and the auxiliary ones."""
+    """The outputs of a differentiated function: its results and the auxiliary ones."""
 
     has_aux: bool
     out_tree: Any = None

@@ -75,7 +75,7 @@ class _OtherSignatureError(Exception):
 
 @dataclasses.dataclass(eq=False)
 class _Program:
-    """What runs for one signature.
+    """The compiled program of one signature.
 
     Attributes:
         jitted: the function that is called.

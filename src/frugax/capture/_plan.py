@@ -321,7 +321,7 @@ def plan_program(
 
 
 def _follow(plan: JitPlan, staged: StagedProgram) -> Chosen:
-    """What computes the gradients of a program by the plans for other arguments.
+    """Gradients of a program, computed by the plans for other arguments.
 
     Raises:
         ValueError: it takes other gradients.

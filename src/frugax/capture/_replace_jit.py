@@ -109,7 +109,7 @@ def _pmap(fun: Any, axis_name: Any = None, **options: Any) -> Any:
 
 
 class _Made:
-    """What was made of a function, kept as long as the function is, in its `__dict__`.
+    """Jitted forms of a function, kept in its `__dict__` for as long as it lives.
 
     A copy of that, as `functools.wraps` makes, is not of the function it belongs to.
 
@@ -145,7 +145,7 @@ def _made_once(fun: Any, asked: Any, build: Callable[[], Any]) -> Any:
 
 
 def _find_maker(fun: Any) -> Callable[..., Any] | None:
-    """What makes a jitted function for the caller of the caller; None for JAX."""
+    """Find the replacement of `jax.jit` for the caller of the caller; None for JAX."""
     # The frame between is that of `hides_frames_below`.
     caller = sys._getframe(3).f_globals.get("__name__", "")
     library, package = (*caller.split("."), "")[:2]

@@ -1,4 +1,4 @@
-"""What a jitted function did: calls, compilations, the time of a step, its memory."""
+"""Report a jitted function: calls, compilations, the time of a step, its memory."""
 
 import dataclasses
 import statistics
@@ -43,7 +43,7 @@ class Compile:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramRecord:
-    """What is known of one compiled program of a function; it holds no arrays.
+    """Facts about one compiled program of a function; it holds no arrays.
 
     Attributes:
         memory: bytes of the program, by its compiler; None if they are not known.
@@ -92,7 +92,7 @@ class ProgramRecord:
 
 @dataclasses.dataclass(eq=False)
 class CallRecord:
-    """What is known of the calls of one jitted function; it holds no arrays.
+    """Facts about the calls of one jitted function; it holds no arrays.
 
     Attributes:
         name: of the function.
@@ -182,7 +182,7 @@ class JitReport:
 
     @property
     def problems(self) -> list[str]:
-        """What keeps this report from being whole, and its program from its limit."""
+        """Why this report is incomplete, or its program exceeds its limit."""
         found = self.program.problems
         if not self.has_ended:
             found.append("no call has ended, so nothing is known of its program")

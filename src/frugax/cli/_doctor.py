@@ -55,7 +55,7 @@ def examine(console: Console) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    """What a check found.
+    """The result of one check.
 
     Attributes:
         name: of the check.

@@ -13,7 +13,7 @@ _BUCKETS = ("az", "gs", "hf", "s3")
 
 
 def check_path(path: object, *, local: bool = False) -> None:
-    """Refuse what does not name a file, or no local one, before the work."""
+    """Refuse a path that does not name a file, or not a local one, before the work."""
     if isinstance(path, str | os.PathLike):
         found = _ADDRESS.match(os.fspath(path))
         kind, whole = found.groups() if found else ("", "")

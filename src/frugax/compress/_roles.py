@@ -21,7 +21,7 @@ WEIGHT = ".weight"
 
 
 class Role(enum.Enum):
-    """What a tensor is for; the text says why it is not rounded."""
+    """The role of a tensor; the text says why it is not rounded."""
 
     LINEAR = ""
     EXPERTS = "experts"

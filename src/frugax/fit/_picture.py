@@ -1,4 +1,4 @@
-"""Draw what fills the memory of each target as an SVG document."""
+"""Draw the arrays in the memory of each target as an SVG document."""
 
 from collections.abc import Sequence
 

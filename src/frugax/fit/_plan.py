@@ -370,7 +370,7 @@ def _describe_peak(
     find_peak: Callable[["remat.RematPlan | None"], measure.PeakMemory],
     best: "remat.RematPlan | None",
 ) -> str:
-    """What fills the memory when the least is needed, for the text of a refusal."""
+    """Describe the arrays at the lowest peak, for the text of a refusal."""
     try:
         peak = find_peak(best)
     except (ValueError, FrugaxError):

@@ -123,7 +123,7 @@ def search(
 
 
 def cost(row: FitRow, target: Target) -> float:
-    """What a step costs: its predicted seconds, at least, on an accelerator.
+    """The cost of a step: on an accelerator its predicted seconds, at least.
 
     On a processor, whose measured rates differ from run to run, flops of one device,
     with each byte that it moves counted as a fixed number of flops, so that a search

@@ -65,7 +65,7 @@ class Instruction:
 
     @property
     def config(self) -> str:
-        """What the backend has chosen for it."""
+        """The backend's configuration of the instruction."""
         return self.message.text(_BACKEND_CONFIG)
 
     @functools.cached_property
@@ -106,11 +106,11 @@ class Computation:
         return iter(self.instructions.values())
 
     def operand(self, of: Instruction, place: int = 0) -> Instruction:
-        """What an instruction reads in one of its places."""
+        """The operand of an instruction at one place."""
         return self.instructions[of.operands[place]]
 
     def operands(self, of: Instruction) -> list[Instruction]:
-        """What an instruction reads."""
+        """The operands of an instruction."""
         return [self.instructions[n] for n in of.operands]
 
     def outputs(self) -> dict[tuple[int, ...], Instruction]:

@@ -149,7 +149,7 @@ class Branches:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Work:
-    """What a compiled program does on one device, one thing after the other.
+    """The operations of a compiled program on one device, in their order.
 
     Attributes:
         parts: operations, loops and conditionals.

@@ -73,7 +73,7 @@ class Backend:
 
     @property
     def library(self) -> Library:
-        """What a run of a program needs of the library of this backend."""
+        """The functions of this backend's library that running a program needs."""
         raise NotImplementedError
 
     @property

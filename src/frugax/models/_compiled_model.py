@@ -35,7 +35,7 @@ from .serialization import ExportedModel, export, save
 
 
 class CompiledModel:
-    """What models have in common in every library: names, checks and files.
+    """A model compiled for any library: the shared names, checks and files.
 
     Attributes:
         program: the compiled program; its fields are attributes of the model too.

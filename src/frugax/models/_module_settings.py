@@ -127,7 +127,7 @@ def _is_same(
 
 
 def _pairs(padding: Any, reach: Sequence[int]) -> list[tuple[int, int]]:
-    """What is added before and after, by axis, for windows that reach so far."""
+    """Return the padding before and after each axis, for windows of this reach."""
     if isinstance(padding, str):
         if padding.lower() == "valid":
             return [(0, 0)] * len(reach)

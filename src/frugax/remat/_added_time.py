@@ -16,7 +16,7 @@ from .rewrite import RematGraph
 
 @dataclasses.dataclass(frozen=True)
 class Speeds:
-    """What a platform does in a second, to an order of magnitude.
+    """The speed of a platform, to an order of magnitude.
 
     Attributes:
         flops: of large matrix products, for each second.

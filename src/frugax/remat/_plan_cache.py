@@ -110,7 +110,7 @@ class Refusal:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         plan: the plan, or the one of the smallest program where nothing fits.

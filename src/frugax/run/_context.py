@@ -1,4 +1,4 @@
-"""`RunContext`: what each stage of a run is given."""
+"""`RunContext`: the settings and objects that each stage of a run receives."""
 
 import dataclasses
 from pathlib import Path

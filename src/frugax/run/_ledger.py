@@ -29,7 +29,7 @@ _LATE_SHARE, _LATE_S = 0.1, 5.0
 
 
 class Part(enum.StrEnum):
-    """What a run spends its time on; a value is its name in the receipt."""
+    """The parts of a run's time; a value is its name in the receipt."""
 
     STARTING = "starting Python"
     BEFORE_RESUME = "before the resume"

@@ -1,4 +1,4 @@
-"""Cache on disk what the compiler reports of a program: memory, flops and HLO text."""
+"""Cache the compiler's report of a program on disk: memory, flops and HLO text."""
 
 import dataclasses
 import json

@@ -27,7 +27,7 @@ class AcceleratorRates:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CpuRates:
-    """What small programs in float32 reach on all cores of this machine, by second.
+    """Rates of small float32 programs on all cores of this machine, by second.
 
     Attributes:
         products: flops of a large matrix product.

@@ -1,4 +1,4 @@
-"""Receive what a program calls back with: records that nobody collects, and calls.
+"""Receive callbacks of a program: records that nobody collects, and calls.
 
 A program that nobody collects from, such as one compiled by plain `jax.jit`, hands its
 records over through a callback. Nothing that happens here may end or stop that program.
@@ -46,7 +46,7 @@ def ignore_calls() -> Iterator[None]:
 
 
 def receive(probe: Probe, mark_kind: str, mark: Any, *values: Any) -> None:
-    """Pass what a program called back with to its handler, or to the current watcher.
+    """Pass a callback of a program to its handler, or to the current watcher.
 
     Nothing is raised: an exception that leaves a callback makes JAX end the program.
     """

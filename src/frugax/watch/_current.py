@@ -27,7 +27,7 @@ changes = [0]
 
 
 class _WatcherStack:
-    """What this module holds, for a forked child."""
+    """The stack of this module, so that a forked child can drop it."""
 
     def abandon(self) -> None:
         """Leave the watchers to the parent; every watched function runs bare."""

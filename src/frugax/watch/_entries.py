@@ -1,4 +1,4 @@
-"""What waits to be collected: records of a program's call, and metrics of a step."""
+"""Entries that wait to be collected: records of a call, and metrics of a step."""
 
 import dataclasses
 import itertools

@@ -10,7 +10,7 @@ from ._call_schedule import CallSchedule
 
 
 class OverheadAccount:
-    """Sums what a watcher has taken: its calls, its thread, and its programs.
+    """Sums the time that a watcher takes: its calls, its thread, and its programs.
 
     Waiting for a processor that other programs hold is not counted: they would have
     held it without a watcher too. Calls count by the processor time of their thread,

@@ -1,4 +1,4 @@
-"""`Rate`: what is recorded now, by the level, the budget and the cost of collecting."""
+"""`Rate`: choose what to record by the level, the budget and the cost of collecting."""
 
 import math
 import threading

@@ -1,4 +1,4 @@
-"""What is believed of experiments: one process, with the causal models as its prior."""
+"""Beliefs about experiments: one process, with the causal models as its prior."""
 
 import numpy as np
 from jaxtyping import Float

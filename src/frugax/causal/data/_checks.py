@@ -1,4 +1,4 @@
-"""Describe what is odd in a table: slips, missing rows, constants, duplicates.
+"""Describe oddities of a table: slips, missing rows, constants, duplicates.
 
 The checks of discovery and of campaigns, so that both say the same of the same table.
 """

@@ -137,7 +137,7 @@ class SystemIntegrationCoordinator:
         self.components["strategy_selector"] = self.selector_for(profile)
 
     def selector_for(self, profile: CompressionProfile) -> StrategySelector:
-        """Return what decodes files by a profile, with the components of this."""
+        """Return the decoder of files for a profile, with these components."""
         return StrategySelector(profile, self.components.get("jax_strategy"))
 
     def get_system_status(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ _NAMES = [f"debug_{level}" for level in get_args(Level)]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryConfig:
-    """What watching may keep in memory.
+    """Limits on the memory that watching may use.
 
     Attributes:
         max_cache_mb: most in the cache, in MB of 1,000,000 bytes; > 0.

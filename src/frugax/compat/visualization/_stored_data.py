@@ -97,7 +97,7 @@ def decode(data: bytes) -> Any:
 
 
 def _encode_leaf(name: str, leaf: object, arrays: list[np.ndarray]) -> Any:
-    """What JSON can hold of a leaf; an array is added to `arrays`."""
+    """Return a JSON value for a leaf; an array is added to `arrays`."""
     # Exact types: a subclass, such as an enum's, would come back as another type.
     if type(leaf) in (bool, int, float, str):
         return leaf

@@ -74,7 +74,7 @@ def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
 
 
 def to_stored(leaf: Any) -> Any:
-    """Return what a file has for a leaf of a module; None for text and functions."""
+    """Return the stored form of a leaf of a module; None for text and functions."""
     if is_array(leaf):
         return key_to_data(leaf)
     if isinstance(leaf, int | float | complex):

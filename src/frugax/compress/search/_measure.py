@@ -39,7 +39,7 @@ _SIZE_RANGE = 4
 def choose_weights(
     sources: Sequence[Source], sensitivity: Sensitivity, *, scale_tables: bool
 ) -> tuple[tuple[Source, ...], dict[str, float]]:
-    """Return what sets the error that a search makes small: a sum of weighted squares.
+    """Return the error that a search minimises: a sum of weighted squares.
 
     The weight of a number's squared error is that of its tensor, over the squared scale
     of its row where rows have scales.

@@ -1,4 +1,4 @@
-"""`Source`: a tensor of the search, what suits it and what must not be lost of it."""
+"""`Source`: a tensor of the search, the forms that suit it and its constraints."""
 
 import dataclasses
 import functools

@@ -318,7 +318,7 @@ def _masked_scatter(xp: Any, x: Array, mask: Array, source: Array) -> Array:
 
 
 def _updates(xp: Any, x: Array, index: Array, src: Any) -> Array:
-    """What is written: as much of the source as the index says."""
+    """Return the values to write: the part of the source that the index covers."""
     if is_number(src) or src.ndim == 0:
         return jnp.broadcast_to(as_array(xp, src, x.dtype), index.shape)
     return xp.cast(src[tuple(slice(0, n) for n in index.shape)], x.dtype)

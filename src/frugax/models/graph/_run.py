@@ -56,7 +56,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Library:
-    """What a run needs of an array library.
+    """The functions of an array library that a run needs.
 
     Attributes:
         xp: the array functions that bodies of ops call.

@@ -117,7 +117,7 @@ class _Part:
 
 @dataclasses.dataclass(frozen=True)
 class _Conversion:
-    """What all programs of a module are converted with."""
+    """The settings that all programs of a module are converted with."""
 
     traced: TracedModule
     infer: Inference

@@ -92,7 +92,7 @@ def _depends_on_data(value: Any) -> bool:
 
 
 def _value(node: Any) -> Any:
-    """What torch traced of a node; of a number it is the number."""
+    """Return the value that torch traced for a node; a number stays as it is."""
     return node.meta.get("val") if isinstance(node, Node) else node
 
 

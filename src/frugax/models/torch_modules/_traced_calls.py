@@ -1,4 +1,4 @@
-"""What torch.export cannot know of a module: values, equal masks, questions about data.
+"""Supply what torch.export does not trace: values, equal masks, branches on data.
 
 torch traces no values. Here those are computed that no input reaches, such as of
 buffers, so that Python gets them where it asks, as in `if self.is_ready:`. A question

@@ -93,7 +93,7 @@ class TracedModule:
             ) from e
 
     def find_omissions(self) -> tuple[list[str], list[str]]:
-        """What no model has: outputs that are not tensors, and own backwards.
+        """Find parts that no model has: outputs other than tensors, own backwards.
 
         Returns:
             The types of such outputs, and the names of the `torch.autograd.Function`s

@@ -76,7 +76,7 @@ class Walk:
         self.constants: dict[int, tuple[torch.Tensor, Any]] = {}
 
     def outputs(self, least_length: int) -> list[tuple[Any, Connection]]:
-        """What torch traced of each output, and its connection."""
+        """Return the value that torch traced for each output, and its connection."""
         signature = self.exported.graph_signature
         weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         weights |= signature.inputs_to_lifted_tensor_constants
@@ -163,7 +163,7 @@ class Walk:
     def _read_conditions(
         self, nodes: Iterable[Any], least_length: int
     ) -> tuple[Condition, ...]:
-        """What must hold of free lengths, so that the model is the module."""
+        """Return the conditions on free lengths under which model and module agree."""
         least = tuple(
             (length, ">=", least_length, f"{self.free[symbol]} >= {least_length}")
             for symbol, length in self.free_lengths.items()
@@ -387,7 +387,7 @@ class Walk:
         return self.lengths.get(id(value), value)
 
     def _note(self, value: Any, traced: Any) -> None:
-        """Remember what torch traced of a connection."""
+        """Remember the value that torch traced for a connection."""
         if isinstance(traced, (list, tuple)) and isinstance(value, (list, tuple)):
             for one, other in zip(value, traced, strict=False):
                 self._note(one, other)

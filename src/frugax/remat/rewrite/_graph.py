@@ -90,7 +90,7 @@ class RematGraph:
     memo: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
     def remember(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """What `make()` returned when this key was asked for first."""
+        """Return `make()`, called once for each key."""
         if key not in self.memo:
             self.memo[key] = make()
         return self.memo[key]

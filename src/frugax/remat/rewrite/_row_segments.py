@@ -235,7 +235,7 @@ class _Sorter:
 
 
 def _whole_reads(e: JaxprEqn) -> Iterator[frozenset[Var]]:
-    """What an operation may read whole: nothing, or one operand of a product."""
+    """List the operands that an operation may read whole: none, or one of a product."""
     yield frozenset()
     operands = variables(e.invars)
     if e.primitive.name == "dot_general" and len(set(operands)) == 2:

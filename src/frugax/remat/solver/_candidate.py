@@ -27,7 +27,7 @@ _MAX_NAMED_KINDS = 2
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Source:
-    """What loops and segments are chosen for: the loss as it is, rewritten, or a chunk.
+    """The program to choose loops and segments for: the loss, rewritten, or a chunk.
 
     Attributes:
         graph: the loss, or one chunk of it.

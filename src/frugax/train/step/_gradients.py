@@ -63,7 +63,7 @@ def is_all_finite(tree: PyTree) -> Bool[Array, ""]:
 
 
 class Aux(NamedTuple):
-    """What an objective returns beside the number that is differentiated.
+    """Outputs of an objective beside the number that is differentiated.
 
     Attributes:
         metrics: means over the batch by name, the unscaled loss among them.

@@ -41,7 +41,7 @@ from ._state import (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StepInfo:
-    """How the step runs now, and what led to that.
+    """The current form of the step, and the decisions that led to it.
 
     Attributes:
         precision: precision of the loss.

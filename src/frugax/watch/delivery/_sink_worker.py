@@ -275,7 +275,7 @@ class SinkWorker:
             pass
 
     def _work_once(self) -> bool:
-        """Write what waits, or close the sink. Returns False if this thread should end.
+        """Write waiting events, or close the sink; False if this thread should end.
 
         An event that fails may not cost the others their place: each summary is tried
         again alone. A scalar or a frame is soon replaced by the next.

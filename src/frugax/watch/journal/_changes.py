@@ -1,4 +1,4 @@
-"""What a journal tells its readers: records that were added, made void, or are lost."""
+"""Changes that a journal tells its readers: records added, made void, or lost."""
 
 import dataclasses
 from collections.abc import Mapping

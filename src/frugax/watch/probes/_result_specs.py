@@ -1,4 +1,4 @@
-"""Which programs are inside of an operation, and what loops and branches give of them.
+"""Find the programs inside an operation, and what loops and branches return of them.
 
 The interpreter of a `while` loop must know the results before the first round, and that
 of a `cond` must know the results of the other branches. A spec is a `ProbeResult` of

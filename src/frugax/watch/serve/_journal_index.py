@@ -166,7 +166,7 @@ class JournalIndex:
 
 
 class _Block(NamedTuple):
-    """Where a block is in the file, and what it holds that is not void.
+    """The place of a block in the file, and its records that are not void.
 
     Attributes:
         offset: where it begins.

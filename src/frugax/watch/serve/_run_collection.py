@@ -124,7 +124,7 @@ class RunCollection:
             return {"changes": self.changes, **run.describe(number), **run.details()}
 
     def index(self, number: int) -> JournalIndex:
-        """Return what finds the single records of a run.
+        """Return the finder of single records of a run.
 
         Raises:
             LookupError: there is no such run.

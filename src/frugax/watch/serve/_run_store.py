@@ -48,7 +48,7 @@ _PACE: _Key = "watch", "seconds per step"
 
 
 class RunStore:
-    """What is known of one run; for one thread at a time.
+    """The known facts about one run; for one thread at a time.
 
     Attributes:
         journal: its journal, which need not exist yet.
@@ -280,7 +280,7 @@ class RunStore:
         }
 
     def details(self) -> dict[str, Any]:
-        """Return what the page shows of an open run besides curves, for JSON."""
+        """Return the page's view of an open run besides curves, for JSON."""
         follower, index = self._follower, self.index
         median = None
         if self._step_seconds:
