@@ -452,7 +452,7 @@ def test_a_table_alone_begins_a_campaign(tmp_path, monkeypatch):
     (tmp_path / "lab.csv").write_text(TABLE)
     command = ["causal", "run", "lab.csv", "--target", "yield", "--experiments", "3"]
     with warns(
-        UserWarning, "date ('2026-11-01' is no number), batch (numbers of rows)"
+        UserWarning, "date ('2026-11-01' is not a number), batch (numbers of rows)"
     ):
         done = frugax(*command, "--set", "campaign.minimize=false", cwd=tmp_path)
     assert done.returncode == 130, done.stdout + done.stderr  # nobody answers

@@ -118,9 +118,9 @@ def export_quantised(
         file: the compressed weights, or what `load_weights` reads.
         to: the file to write, whole or not at all; one that is there is replaced.
             A `.gguf` file has blocks of ggml: Q4_K (with Q6_K for an output head),
-            Q6_K or Q8_0; rows that are no multiple of 256 long have Q4_0 or Q8_0, and
-            those that are none of 32 stay. With a configuration of a model type that is
-            known here, it has the names and the metadata that llama.cpp loads, and the
+            Q6_K or Q8_0. Rows whose length is not a multiple of 256 have Q4_0 or Q8_0;
+            where it is not a multiple of 32, they stay. With a configuration of a known
+            model type, the file has the names and metadata llama.cpp loads, and the
             vocabulary of a `tokenizer.json` beside. A name without a suffix is a folder
             in the layout of compressed-tensors, whose entry goes into the folder's
             `config.json`: matrices `X.weight` of 4 bits have steps for groups of 128

@@ -36,7 +36,7 @@ class Shards:
     Attributes:
         files: their paths.
         assigned: the file of each tensor by an index; None without an index.
-        unused: names of files and folders within, with weights that are no part of it.
+        unused: names of files and folders within whose weights do not belong to it.
     """
 
     files: tuple[Path, ...]

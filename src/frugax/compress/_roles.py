@@ -29,7 +29,7 @@ class Role(enum.Enum):
     HEAD = "an output head"
     ROUTER = "a router"
     BIAS = "a table of biases"
-    TRANSPOSED = "of a module that is no Linear"
+    TRANSPOSED = "of a module that is not a Linear"
     READ = "read by the model's own code"
     OUTSIDE = "outside of the layers"
     VECTOR = "no matrix"

@@ -51,8 +51,8 @@ def take_variables(
         has_aux: whether `function` returns (number, anything).
 
     Raises:
-        TypeError: the function changes an attribute of an object that is no variable;
-            raised where it is traced.
+        TypeError: the function changes an attribute of an object that is not a
+            variable; raised where it is traced.
     """
     # A caller who has such an object has imported flax; we never do.
     nnx: Any = sys.modules.get("flax.nnx")

@@ -234,7 +234,7 @@ class CompiledModel:
 
         Raises:
             ShapeError: a gradient has another shape.
-            TypeError: the gradients are no dictionary.
+            TypeError: the gradients are not a dictionary.
             ValueError: there is no such output, or it has no gradient.
         """
         if not isinstance(cotangents, Mapping):

@@ -348,7 +348,7 @@ def _read_nnx(module: Any) -> Mapping[str, Any]:
 
 def _stack_gates(leaves: Leaves) -> Leaves:
     """The layers of gates, such as `ii` and `hf`, as the arrays of one cell."""
-    # `if` is no name in Python, so nnx writes `if_`.
+    # `if` is not a name in Python, so nnx writes `if_`.
     leaves = {tuple("if" if p == "if_" else p for p in k): v for k, v in leaves.items()}
     found = dict(leaves)
     cells = {path[:-2] for path in leaves if len(path) > 1 and path[-2][:1] == "h"}

@@ -48,7 +48,7 @@ def config_from_table(
         delimiter: between the cells of the file; None to find it.
 
     Raises:
-        ConfigError: the file is no such table, it has no column of the target, or no
+        ConfigError: the file is not such a table, it has no column of the target, or no
             column that can be set. A warning names the columns that are left out.
     """
     path = Path(path)

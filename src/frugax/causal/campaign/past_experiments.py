@@ -141,7 +141,7 @@ def _find_useless(cells: Sequence[Any], name: str) -> str:
         return "numbers of rows"
     for cell in cells:
         if parse_number(cell) is None and not suggest_number(cell):
-            return f"{cell!r:.40} is no number"
+            return f"{cell!r:.40} is not a number"
     numbers = [parse_number(cell) for cell in cells]
     if None not in numbers:
         try:

@@ -19,7 +19,7 @@ _INDEX = (
 # Between cells, the likeliest first.
 _DELIMITERS = ",;\t|"
 _LONGEST_HEADER = 1_000_000
-# The first bytes of files that are no text.
+# The first bytes of files that are not text.
 _OTHER_FILES = {
     b"PK\x03\x04": "an Excel workbook or another archive",
     b"\xd0\xcf\x11\xe0": "an Excel workbook",

@@ -38,7 +38,7 @@ def plain_numbers(
     Args:
         columns: their cells by name.
         are_natural: whether nothing was set in any row, so that -999 and its like,
-            beyond all others, are no values.
+            beyond all others, are not values.
 
     Returns:
         The columns, and how each was understood that is written otherwise.

@@ -256,7 +256,7 @@ def _expected_f1(
     """Return the expected F1 of selecting the first 0, 1, ... n edges.
 
     F1 = 2 hits / (selected + true edges), and 1 if there are neither. Pairs of
-    variables are independent, and so are hits and the true edges that are no hits.
+    variables are independent, and so are hits and the true edges that are not hits.
 
     Args:
         forward: probability of each edge, falling.

@@ -289,7 +289,7 @@ class Search:
 
         def miss(draft: Draft) -> float:
             error = measure(draft)
-            if math.isnan(error):  # outputs that overflow are no answer
+            if math.isnan(error):  # outputs that overflow are not an answer
                 return math.inf
             return (logarithm(error) - goal) / (close / 2)
 

@@ -63,7 +63,7 @@ class Library:
         find: looks an op up by its name.
         float_dtype: the dtype of weights, and of inputs without a dtype.
         spec_of: the shape and dtype of an array or a number.
-        failures: exceptions that are no matter of shapes, such as a lack of memory.
+        failures: exceptions that shapes do not cause, such as a lack of memory.
     """
 
     xp: Any
