@@ -352,6 +352,17 @@ def for_replicas(w, x):
     return jax.vmap(one, axis_name="replicas")(*rows)
 
 
+def by_two_pullbacks(w, x):
+    def losses(w):
+        return loss(w, x), (jnp.abs(x @ w).mean(), x.sum())
+
+    values, pull = jax.vjp(losses, w)
+    (first,) = pull((1.0, (0.0, 0.0)))
+    (second,) = pull((0.0, (jnp.float32(2), 1.0)))
+    share = jnp.vdot(first, second) / jnp.vdot(second, second)
+    return first - share * second, values
+
+
 def by_pullback_of_its_value(w, x):
     value, pull = jax.vjp(lambda w: loss(w, x), w)
     return pull(value), value
@@ -404,6 +415,7 @@ _IN_CI = (
     for_seeds,
     hessian_product,
     by_pullback_of_its_results,
+    by_two_pullbacks,
 )
 
 
@@ -424,6 +436,7 @@ _IN_CI = (
             for_nested_seeds,
             for_replicas,
             hessian_product,
+            by_two_pullbacks,
             by_pullback_of_its_value,
             by_pullback_of_its_results,
         ],
@@ -766,6 +779,12 @@ def pulled_by_its_gradient(w, x):
     return pull(jax.grad(jnp.sin)(value))
 
 
+def pulled_by_its_pullback(w, x):
+    value, pull = jax.vjp(lambda w: loss(w, x), w)
+    (grad,) = pull(jnp.float32(1))
+    return value, pull(grad[0, 0])
+
+
 def pulled_twice(w, x):
     value, pull = jax.vjp(lambda w: loss(w, x), w)
     return pull(value), pull(2 * value)
@@ -829,6 +848,7 @@ def with_checks(w, x):
         jacobian,
         jacobian_of_rows,
         pulled_twice,
+        pulled_by_its_pullback,
         pulled_by_its_printed_value,
         pulled_by_its_gradient,
         summed_over_a_name,
@@ -871,7 +891,7 @@ def test_where_nothing_is_planned_the_program_is_as_small(fun):
         (by_a_rule_of_the_step, "custom_vjp"),
         (by_a_rule_of_the_loss, "custom_vjp"),
         (with_checks, "checkify"),
-        (pulled_twice, "2 times"),
+        *((fun, "2 times") for fun in (pulled_twice, pulled_by_its_pullback)),
         (pulled_by_its_printed_value, "with effects"),
         (pulled_by_its_gradient, "by another gradient"),
         *((fun, "jax.vmap") for fun in (per_example, mapped_later, hessian)),

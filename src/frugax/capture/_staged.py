@@ -16,11 +16,13 @@ from frugax.jaxprs import (
     OutsideOfShardMap,
     Var,
     close,
+    has_explicit_axes,
     jaxpr_as_fun,
     jaxprs_in_params,
     names_axes,
     shape_of,
     variables,
+    varying_axes,
 )
 
 from ._marked_gradient import MarkedGradient, gradient_p
@@ -36,7 +38,7 @@ class GradientSite:
     Attributes:
         gradient: the differentiated function.
         forward: the operation of the forward pass.
-        backward: that of the backward pass.
+        backwards: those of the backward pass, one for each call of the pullback.
         depth: the number of loops, branches and calls around it.
         axes: names and sizes of those of each `shard_map` around it.
         outer: what the cotangents are, or are computed from, beside its results.
@@ -47,7 +49,7 @@ class GradientSite:
 
     gradient: MarkedGradient
     forward: JaxprEqn
-    backward: JaxprEqn
+    backwards: tuple[JaxprEqn, ...]
     depth: int
     axes: tuple[tuple[Any, int], ...] = ()
     outer: tuple[Any, ...] = ()
@@ -56,14 +58,14 @@ class GradientSite:
 
     @functools.cached_property
     def cotangents(self) -> list[Any]:
-        """The cotangents that the backward pass reads."""
+        """The cotangents that the backward passes read, one pass after the other."""
         count = self.gradient.num_outputs
-        return self.backward.invars[len(self.backward.invars) - count :]
+        return [x for e in self.backwards for x in e.invars[len(e.invars) - count :]]
 
     @functools.cached_property
     def is_unit(self) -> bool:
         """Whether it is the gradient of one number, as `jax.grad` takes it."""
-        if self.gradient.num_outputs != 1:
+        if len(self.cotangents) != 1:
             return False
         return _is_number(self.cotangents[0], 1)
 
@@ -92,8 +94,8 @@ class GradientSite:
         # The gradient of a product with the cotangents is their pullback.
         products = [
             jnp.sum(out.astype(dtype) * jax.lax.stop_gradient(jnp.asarray(ct, dtype)))
-            for out, ct, known in zip(outs, cotangents, self.cotangents, strict=True)
-            if not _is_number(known, 0)
+            for i, (out, ct) in enumerate(zip(outs, cotangents, strict=True))
+            if not all(_is_number(x, 0) for x in self.cotangents[i :: len(outs)])
         ]
         return functools.reduce(jnp.add, products), results
 
@@ -104,9 +106,8 @@ class GradientSite:
             return []
         if self.rule is not None:
             return list(map(shape_of, self.outer))
-        return [
-            jax.ShapeDtypeStruct(ct.aval.shape, self._sum_dtype) for ct in self.outer
-        ]
+        of_one = self.outer[: self.gradient.num_outputs]
+        return [jax.ShapeDtypeStruct(x.aval.shape, self._sum_dtype) for x in of_one]
 
     @property
     def _sum_dtype(self) -> Any:
@@ -122,13 +123,23 @@ class GradientSite:
     def run(
         self, grad: ValueAndGrad, operands: Sequence[Any], outer: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
-        """The results, then `made`; and the gradients by `grad`."""
+        """The results, then `made`; and the gradients of each pass by `grad`."""
         consts, leaves = self.split(operands)
         if self.rule is None:
             outer = [jnp.asarray(ct, self._sum_dtype) for ct in outer]
         given = [] if self.is_unit else list(outer)
-        (_, results), grads = grad(leaves, (consts, given))
-        return list(results), list(grads)
+        count = len(self.backwards)
+        if count == 1:
+            (_, results), grads = grad(leaves, (consts, given))
+            return list(results), list(grads)
+        # The passes are rows, which share what is computed before them.
+        rows = [
+            jnp.stack(given[i :: len(given) // count])
+            for i in range(len(given) // count)
+        ]
+        run = jax.vmap(lambda given: grad(leaves, (consts, given)))
+        (_, results), grads = run(rows)
+        return [x[0] for x in results], [g[i] for i in range(count) for g in grads]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -259,16 +270,20 @@ def _pair(jaxpr: Jaxpr, depth: int = 0) -> tuple[list[_Step], list[str]]:
     reasons: list[str] = []
     for gradient, places in forwards.items():
         pulled = backwards.get(gradient, [])
-        if len(places) != 1 or len(pulled) != 1:
-            times = f"is called {len(pulled)} times"
-            if not pulled:
-                times = "is called inside of a loop, a branch or jax.vmap, or never"
+        pullback = f"the pullback of the function at {gradient.source}"
+        if len(places) != 1 or not pulled:
+            times = "is called inside of a loop, a branch or jax.vmap, or never"
             if len(places) != 1:
                 times = f"belongs to {len(places)} copies of its function"
-            reasons.append(f"the pullback of the function at {gradient.source} {times}")
+            reasons.append(f"{pullback} {times}")
             continue
-        merged = _merge(jaxpr, steps, places[0], pulled[0], gradient, depth)
-        if merged is None:
+        merged = _merge(jaxpr, steps, places[0], pulled, gradient, depth)
+        if merged is None and len(pulled) > 1:
+            reasons.append(
+                f"{pullback} is called {len(pulled)} times, for arguments that are "
+                "computed from its results or by it, over a mesh, or with effects"
+            )
+        elif merged is None:
             reasons.append(
                 f"the cotangent of the gradient at {gradient.source} is computed from "
                 "the results of its function by another gradient, or with effects"
@@ -282,34 +297,43 @@ def _merge(
     jaxpr: Jaxpr,
     steps: list[_Step],
     forward: int,
-    backward: int,
+    backwards: Sequence[int],
     gradient: MarkedGradient,
     depth: int,
 ) -> list[_Step] | None:
-    """The same steps with two of them as one, in a new order; None if no order works.
+    """The same steps with those of a gradient as one, in a new order.
 
-    Operations with effects keep their order.
+    Operations with effects keep their order. None if no order works.
     """
-    first, last = jaxpr.eqns[forward], jaxpr.eqns[backward]
+    first, passes = jaxpr.eqns[forward], [jaxpr.eqns[i] for i in backwards]
     residuals = set(first.outvars[gradient.num_results :])
     readers = [e for e in jaxpr.eqns if residuals & {*variables(e.invars)}]
-    if readers != [last] or residuals & {*variables(jaxpr.outvars)}:
+    if readers != passes or residuals & {*variables(jaxpr.outvars)}:
+        return None
+    on_mesh = any(
+        has_explicit_axes(x) or varying_axes(x) for x in gradient.forward.in_avals
+    )
+    if len(passes) > 1 and (on_mesh or first.effects):
         return None
     start = next(i for i, s in enumerate(steps) if first in s.eqns)
-    stop = next(i for i, s in enumerate(steps) if last in s.eqns)
+    stop = next(i for i, s in enumerate(steps) if passes[-1] in s.eqns)
+    inside = [
+        s for s in steps[start + 1 : stop] if not any(e in s.eqns for e in passes)
+    ]
     # What the backward pass needs of the steps in between comes before both, or between
     # them if it is computed from the results.
     results = first.outvars[: gradient.num_results]
     of_results = {*results}
     reads = lambda step: {v for e in step.eqns for v in variables(e.invars)}
-    for step in steps[start + 1 : stop]:
+    for step in inside:
         if of_results & reads(step):
             of_results |= {v for e in step.eqns for v in e.outvars}
-    read, has_effects = {*variables(last.invars)} - residuals, bool(last.effects)
+    read = {v for e in passes for v in variables(e.invars)} - residuals
+    has_effects = any(e.effects for e in passes)
     before: list[_Step] = []
     between: list[JaxprEqn] = []
     after: list[_Step] = []
-    for step in reversed(steps[start + 1 : stop]):
+    for step in reversed(inside):
         is_read = any(read & {*e.outvars} for e in step.eqns)
         if not (is_read or (has_effects and step.has_effects)):
             after.insert(0, step)
@@ -324,11 +348,15 @@ def _merge(
             between = [*step.eqns, *between]
     if first.effects and any(s.has_effects for s in before):
         return None
-    site = GradientSite(gradient, first, last, depth)
+    if read & {v for e in passes for v in e.outvars}:
+        return None
+    site = GradientSite(gradient, first, tuple(passes), depth)
     site = dataclasses.replace(site, outer=tuple(site.cotangents))
     if of_results & {*variables(site.cotangents)}:
+        if len(passes) > 1:
+            return None
         site = _with_rule(site, jaxpr, between)
-    both = _Step((first, *between, last), site)
+    both = _Step((first, *between, *passes), site)
     return [*steps[:start], *before, both, *after, *steps[stop + 1 :]]
 
 
@@ -341,7 +369,7 @@ def _with_rule(
     read = dict.fromkeys(v for e in between for v in variables(e.invars))
     read.update(dict.fromkeys(variables(site.cotangents)))
     outer = [v for v in read if v not in defined and v not in {*results}]
-    inside = {id(site.backward), *map(id, between)}
+    inside = {*map(id, site.backwards), *map(id, between)}
     used = {v for e in jaxpr.eqns if id(e) not in inside for v in variables(e.invars)}
     used.update(variables(jaxpr.outvars))
     made = [v for e in between for v in e.outvars if v in used]
@@ -389,7 +417,8 @@ def _evaluate(
             # Nothing else reads the residuals, which a plan does not have.
             env.update(zip(site.forward.outvars[:count], results[:count], strict=True))
             env.update(zip(site.made, results[count:], strict=True))
-            env.update(zip(site.backward.outvars, grads, strict=True))
+            found = [v for e in site.backwards for v in e.outvars]
+            env.update(zip(found, grads, strict=True))
             continue
         for eqn in step.eqns:
             if _is_marked(eqn):
