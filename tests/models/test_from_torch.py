@@ -926,11 +926,14 @@ class Embeds(nn.Module):
         return self.layer(x, mask).reshape(-1, 8)
 
 
-def test_batch_and_length_are_free():
+@pytest.mark.parametrize(
+    "module", [Embeds(), nn.EmbeddingBag(20, 4, mode="max"), nn.EmbeddingBag(20, 4)]
+)
+def test_batch_and_length_are_free(module):
     torch.manual_seed(0)
-    module = Embeds().eval()
-    imported = from_torch(module, (torch.randint(0, 20, (2, 5)),))
-    assert imported.free_shapes == {"tokens": ("tokens_0", "tokens_1")}
+    imported = from_torch(module.eval(), (torch.randint(0, 20, (2, 5)),))
+    (name,) = imported.free_shapes
+    assert imported.free_shapes == {name: (f"{name}_0", f"{name}_1")}
     assert imported.certificate.other_lengths == 1
     tokens = torch.randint(0, 20, (3, 7), dtype=torch.int32)
     for backend in (ml.JaxBackend(), ml.TorchBackend()):

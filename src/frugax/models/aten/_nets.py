@@ -401,16 +401,20 @@ def _embedding_bag(
     per_sample_weights: Array | None = None, include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> Any:  # fmt: skip
-    if mode == 2:
-        raise NotImplementedError("the largest number of each bag")
     if include_last_offset:
         offsets = offsets[:-1]
     rows = jnp.take(weight, indices, 0, mode="fill")
     is_read = (indices != padding_idx)[:, None]
     scale = 1 if per_sample_weights is None else per_sample_weights[:, None]
     # A bag goes from its offset to the next.
-    bag = jnp.searchsorted(offsets, jnp.arange(len(indices)), side="right") - 1
-    add_up = lambda v: jnp.zeros((len(offsets), v.shape[-1]), rows.dtype).at[bag].add(v)
+    begins = jnp.zeros(indices.shape[0], jnp.int32).at[offsets].add(1, mode="drop")
+    bag, count = jnp.cumsum(begins) - 1, offsets.shape[0]
+    start = lambda v, n: jnp.full((count, v.shape[-1]), n, rows.dtype).at[bag]
+    add_up = lambda v: start(v, 0).add(v)
+    if mode == 2:
+        largest = start(rows, -jnp.inf).max(jnp.where(is_read, rows, -jnp.inf))
+        is_empty = add_up(is_read.astype(rows.dtype)) == 0
+        return jnp.where(is_empty, 0, largest), None, None, None
     total = add_up(jnp.where(is_read, rows * scale, 0))
     if mode == 1:
         total = total / jnp.maximum(add_up(is_read.astype(rows.dtype)), 1)
