@@ -173,6 +173,14 @@ NETS = {
             "encoder.block.0.layer.1.DenseReluDense.wo.weight": ((64, 99), Role.READ),
         },
     ),
+    "lora": (
+        {},
+        {
+            "base.layers.0.q_proj.lora_A.weight": ((8, 64), Role.ADAPTER),
+            "base.layers.0.q_proj.lora_B.default.weight": ((64, 8), Role.ADAPTER),
+            "base.layers.0.q_proj.base_layer.weight": ((64, 64), Role.LINEAR),
+        },
+    ),
     "mamba": (
         {"model_type": "mamba"},
         {
@@ -326,6 +334,13 @@ def test_experts_are_rounded_one_by_one(tmp_path, kind, bits):
         for name, matrix in expected.items():
             decoded = found[f"{prefix}.{i}.{name}.weight"]
             assert error(decoded, matrix) < {4: 0.1, 8: 0.008}[bits]
+
+
+def test_a_model_of_a_library_that_does_not_read_the_folder_is_named(tmp_path):
+    save_file({"a.weight": np.ones((64, 64), "f4")}, tmp_path / "a.safetensors")
+    (tmp_path / "config.json").write_text('{"_diffusers_version": "0.42.1"}')
+    with pytest.warns(UserWarning, match="diffusers does not read"):
+        compress.export_quantised(tmp_path / "a.safetensors", tmp_path / "to")
 
 
 def test_a_folder_whose_tokeniser_has_no_room_is_not_there(tmp_path, monkeypatch):

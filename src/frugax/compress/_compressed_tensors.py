@@ -175,6 +175,12 @@ class CompressedTensors:
                 "random ones).",
                 stacklevel=3,
             )
+        if "_diffusers_version" in self.config.entries:
+            warnings.warn(
+                f"{place}: diffusers does not read compressed-tensors: write .fxz for "
+                "it.",
+                stacklevel=3,
+            )
         entry = {
             "quant_method": "compressed-tensors",
             "format": "pack-quantized",

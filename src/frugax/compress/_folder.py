@@ -25,6 +25,8 @@ _MODELS = ("model.safetensors", "diffusion_pytorch_model.safetensors")
 _WITHIN = tuple("*/" * depth + "*.safetensors" for depth in (1, 2, 3))
 # Files of torch that are pickles, or may be.
 _PICKLES = (".bin", ".ckpt", ".pkl", ".pt", ".pth")
+# Not those of a training, such as optimizer.pt.
+_PICKLED_MODEL = re.compile(r"(\w*model|consolidated)\b")
 # As in model-00001-of-00002, and in part_1_of_2.
 _NUMBERED = re.compile(r"(?<!\d)(\d+)([-_.]of[-_.])(\d+)(?!\d)", re.IGNORECASE)
 
@@ -59,6 +61,7 @@ def find_shards(place: Path) -> Shards:
     folder = place if place.is_dir() else place.parent
     # Hidden ones are of the system: macOS puts ._model.safetensors beside a copy.
     there = sorted(folder.glob("[!.]*.safetensors"))
+    pickles = [f for f in sorted(folder.glob("[!.]*")) if is_pickle(f)]
     # Modules of sentence-transformers, and earlier checkpoints of a training.
     within = {f"{file.parent.name}/" for file in folder.glob("[!.]*/*.safetensors")}
 
@@ -72,6 +75,7 @@ def find_shards(place: Path) -> Shards:
                     f"{file}: {why}, and it is not there: download it too."
                 )
         unused = [file.name for file in there if file not in files]
+        unused += [file.name for file in pickles if _PICKLED_MODEL.match(file.name)]
         return Shards(files, assigned, (*unused, *sorted(within)))
 
     indices = [place]
@@ -98,7 +102,6 @@ def find_shards(place: Path) -> Shards:
     models = [file for file in there if file.name in _MODELS]
     if models:
         return shards(models[:1], None)
-    pickles = [f for f in sorted(folder.iterdir()) if is_pickle(f)]
     # An adapter, say, beside a model that is a pickle is not that model.
     whole = [file for file in pickles if file.name.startswith("pytorch_model")]
     if not there or whole:

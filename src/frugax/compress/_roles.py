@@ -31,6 +31,7 @@ class Role(enum.Enum):
     BIAS = "a table of biases"
     TRANSPOSED = "of a module that is not a Linear"
     READ = "read by the model's own code"
+    ADAPTER = "part of an adapter"
     OUTSIDE = "outside of the layers"
     VECTOR = "no matrix"
     CONVOLUTION = "a convolution"
@@ -195,6 +196,8 @@ def _find_role(
         return Role.TRANSPOSED
     if config.reads_weight(last):
         return Role.READ
+    if any(part.lower().startswith("lora_") for part in parts):
+        return Role.ADAPTER  # no reader of adapters takes integers
     if has_layers and inner is None:
         return Role.OUTSIDE
     return Role.LINEAR
