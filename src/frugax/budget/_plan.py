@@ -15,7 +15,7 @@ class Plan:
     package to this.
 
     Attributes:
-        budget: what the plan meets.
+        budget: the limit that the plan meets.
         predicted: the expected expense in the budget's unit; <= the limit.
     """
 

@@ -94,7 +94,7 @@ class _Compiled:
 
     Attributes:
         call: the shapes of its arguments.
-        record: what is known of it.
+        record: the known facts about it.
         traced: the program as JAX traced it; None if that failed.
         compiled: the program as JAX compiled it.
     """

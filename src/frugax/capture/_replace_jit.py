@@ -67,7 +67,7 @@ def replace_jit(
 ) -> Iterator[None]:
     """Let `make(fun, options)` take the place of `jax.jit(fun, **options)`.
 
-    And that of `jax.pmap`, which jits what it maps. Not where frugax itself calls them
+    And that of `jax.pmap`, which jits its function. Not where frugax itself calls them
     to plan or to measure.
 
     Args:

@@ -194,7 +194,7 @@ class JitReport:
     def step_time_verdict(self) -> Verdict:
         """Whether calls are as far apart as one run is predicted to take.
 
-        It is not broken otherwise: between two calls lies what the script does there,
+        It is not broken otherwise: between two calls lies other work of the script,
         and JAX returns from a call before the program has run.
         """
         predicted = self.program.step_time

@@ -36,8 +36,8 @@ def run_script(
     Args:
         command: the script and its arguments, or -m, a module and its arguments.
         start: the function, as "module:name"; it is called with the settings.
-        settings: what it needs, as JSON can hold it; with `memory` or `receipt` given,
-            a note says that the script has not imported JAX.
+        settings: its arguments, as JSON can hold them; with `memory` or `receipt`
+            given, a note says that the script has not imported JAX.
     """
     is_asked = any(settings[name] is not None for name in ("memory", "receipt"))
     settings = {**settings, "needs_jax": is_asked}

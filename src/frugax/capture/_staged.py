@@ -41,7 +41,7 @@ class GradientSite:
         backwards: those of the backward pass, one for each call of the pullback.
         depth: the number of loops, branches and calls around it.
         axes: names and sizes of those of each `shard_map` around it.
-        outer: what the cotangents are, or are computed from, beside its results.
+        outer: the cotangents, or the values they are computed from, beside its results.
         rule: the results and `outer` to the cotangents, then to `made`; None if they
             do not depend on the results.
         made: what else reads of the operations of the rule.

@@ -156,7 +156,7 @@ class TracedStep:
 
     @property
     def names_devices(self) -> bool:
-        """Whether its arguments, its results or what is inside of it name devices."""
+        """Whether its arguments, its results or its operations name devices."""
         is_inside = _devices_inside(self.staged.traced.jaxpr) > 0
         return is_inside or self.num_devices > 1
 

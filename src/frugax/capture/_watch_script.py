@@ -63,7 +63,7 @@ def _end_of_explaining(
     error: BaseException,
     trace: types.TracebackType | None,
 ) -> None:
-    """Show an error of the script as Python does; Ctrl-C ends with what is known."""
+    """Show an error of the script as Python does; Ctrl-C ends with a report."""
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
         return

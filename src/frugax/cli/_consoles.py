@@ -27,7 +27,7 @@ def print_error(error: Exception) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print what the user may not have meant on standard error, as one line."""
+    """Print a warning about a likely mistake on standard error, as one line."""
     _print_marked("note: ", "yellow", text)
 
 

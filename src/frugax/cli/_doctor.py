@@ -59,8 +59,8 @@ class _Row:
 
     Attributes:
         name: of the check.
-        shown: what was found.
-        advice: what it means, or what to do.
+        shown: the finding.
+        advice: its meaning, or the next step.
         fails: whether frugax does not work because of it.
     """
 

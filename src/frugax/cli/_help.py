@@ -19,7 +19,7 @@ def describe_command(command: Callable[..., int], name: str) -> str:
 
     Args:
         command: the function that runs it.
-        name: what is typed to call it, such as "frugax watch export".
+        name: the words to type, such as "frugax watch export".
     """
     doc = read_docstring(command.__doc__ or "")
     arguments = list(list_arguments(command))

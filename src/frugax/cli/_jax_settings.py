@@ -12,7 +12,7 @@ VERBOSE = "--verbose"
 def set_up_jax(args: Sequence[str]) -> list[str]:
     """Keep XLA's logs and plug-ins without a device out of the terminal.
 
-    What the user has set wins, and a script has the terminal and the environment that
+    Settings of the user win, and a script has the terminal and the environment that
     it has under python.
 
     Args:

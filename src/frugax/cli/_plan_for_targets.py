@@ -86,10 +86,10 @@ def show_plan(
     find_peaks: "Callable[[], Sequence[PeakMemory | None]]",
     options: PlanOptions,
 ) -> int:
-    """Print a plan as `text`, and write what the options ask for.
+    """Print a plan as `text`, and write the files that the options name.
 
     Args:
-        subject: what was planned.
+        subject: the planned program.
         plan: the answers.
         text: the plan as text.
         targets: the targets of the first rows; a search has rows for one target, the

@@ -1,4 +1,4 @@
-"""The options of `frugax plan`, and which of them go with what is planned."""
+"""The options of `frugax plan`, and which of them go with each kind of program."""
 
 import dataclasses
 from pathlib import Path

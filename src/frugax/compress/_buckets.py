@@ -33,7 +33,7 @@ def in_bucket(path: str | os.PathLike[str]) -> bool:
 def fetched(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Copy a file of a bucket, or the weights of a folder, for the time of a block.
 
-    What is mapped within the block stays readable after it. Errors of damaged files
+    Files mapped within the block stay readable after it. Errors of damaged files
     name the address.
     """
     address = os.fspath(path)

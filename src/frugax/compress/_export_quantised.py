@@ -246,7 +246,7 @@ def _find_tied_heads(
 
 
 class _Exported:
-    """The tensors that are ready to be written, and the errors of what they came from.
+    """Tensors that are ready to be written, and their errors against the originals.
 
     A row of the report is a tensor of the weights; of the file where several were put
     together.

@@ -66,7 +66,7 @@ def find_shards(place: Path) -> Shards:
     within = {f"{file.parent.name}/" for file in folder.glob("[!.]*/*.safetensors")}
 
     def shards(files: Iterable[Path], assigned: Mapping[str, Path] | None) -> Shards:
-        """Return the files of the model, and what is left out."""
+        """Return the files of the model, and those left out."""
         files = tuple(files)
         for file in files:
             if not file.is_file():  # or a link, as in a cache of Hugging Face

@@ -98,7 +98,7 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
             `s3://`), which is copied first. Of a folder with an index,
             `*.index.json`, each tensor is read from the file that the index names; of
             one without, `model.safetensors` or `diffusion_pytorch_model.safetensors` is
-            read where it is there. What is left out is named in a warning; an index may
+            read where it is there. Files left out are named in a warning; an index may
             be given in the folder's place. Or a folder of Orbax, with one checkpoint or
             several, of which the newest is read. Nothing in it is executed: `.npz`
             files with pickled objects are refused.

@@ -170,7 +170,7 @@ def _find_role(
     last = parts[-1].lower()
     if "bias" in _words(last):
         return Role.BIAS
-    # What a part of a layer is called, or of a model without layers.
+    # The name of a part of a layer, or of a model without layers.
     within = {word for part in (inner or parts) for word in _words(part)}
     if within & _EMBEDDINGS or last in _NAMED_EMBEDDINGS:
         return Role.EMBEDDING

@@ -16,7 +16,7 @@ class _Loader(yaml.SafeLoader):
     """
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
-        """Build a value; one that is not what it looks like is an error of YAML."""
+        """Build a value; a malformed one is an error of YAML."""
         try:
             value = super().construct_object(node, deep)
             str(value if isinstance(value, int) else "")  # 0xff... of any length

@@ -9,7 +9,7 @@ from typing import Any
 
 @functools.cache
 def mute_orbax() -> None:
-    """Keep Orbax from printing what it raises; the caller gets one error instead.
+    """Keep Orbax from printing its errors; the caller gets one error instead.
 
     For good, because threads of a write that failed go on after it is closed.
     """

@@ -166,7 +166,7 @@ def try_target(
         found = isinstance(best, remat.RematPlan)
         needed = int(e.needed)
         if limit is not None:
-            # What is needed is a limit, of which the headroom stays free.
+            # The bytes needed are a limit, of which the headroom stays free.
             needed = dataclasses.replace(limit, limit_bytes=needed).usable_bytes
         return FitRow(
             fits=False,

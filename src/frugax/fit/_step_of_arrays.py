@@ -18,7 +18,7 @@ def take_step(
 ) -> tuple[Callable[..., Any], Any]:
     """The same step as a function of arrays.
 
-    What is not an array stays out of the arguments and of the results, with None in its
+    Leaves other than arrays stay out of arguments and results, with None in their
     place; see `take_arrays`. All variables of flax nnx objects become one more
     argument, the last.
 

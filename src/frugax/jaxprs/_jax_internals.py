@@ -375,7 +375,7 @@ def states_shardings(jitted: Any) -> bool:
 
 
 def close_over(traced: Any) -> ClosedJaxpr:
-    """The program of a traced function, with what it closes over as constants.
+    """The program of a traced function, with the values it closes over as constants.
 
     JAX makes them the first inputs if one of them is not known.
     """

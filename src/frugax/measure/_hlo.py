@@ -26,7 +26,7 @@ class Instruction:
     Attributes:
         message: the instruction as it is stored.
         number: identifies it in the module.
-        opcode: what it does.
+        opcode: its operation.
         operands: the numbers of the instructions that it reads.
         called: the numbers of the computations that it calls.
     """

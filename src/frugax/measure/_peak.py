@@ -236,9 +236,9 @@ def _find_saved(
 
 
 def kind_of(path: str) -> BufferKind:
-    """Tell the purpose of what a traced operation made, by its path."""
+    """Tell the purpose of a traced operation's result, by its path."""
     # JAX writes the transformations that an operation comes from in its path, and both
-    # `jax.checkpoint` and a plan mark what they compute again.
+    # `jax.checkpoint` and a plan mark recomputed operations.
     parts = path.split("/")
     if _AGAIN in parts:
         parts = parts[parts.index(_AGAIN) + 1 :]

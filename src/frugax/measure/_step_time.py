@@ -72,7 +72,7 @@ def step_time(
 
     Args:
         compiled: `jax.jit(f).lower(*args).compile()`, or the answer of a target.
-        target: what it was compiled for.
+        target: the device it was compiled for.
 
     Several devices of a processor are counted one after the other.
 
@@ -100,7 +100,7 @@ def step_time(
     if dtype := _find_unpriced(done, rates):
         return StepTime(problem=f"the rate of {target.name} in {dtype} is not known")
     least, most = _add_up(done, lambda o: _on_accelerator(o, rates))
-    # What is sent may be hidden behind what is computed.
+    # Transfers may be hidden behind computation.
     sent = done.moved_bytes / rates.link
     return StepTime(max(least, sent), _ACCELERATOR_RANGE * max(most, sent))
 

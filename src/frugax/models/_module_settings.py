@@ -24,7 +24,7 @@ _NAMES = {
     "output_padding": ("output_padding",),
     "momentum": ("momentum",),
 }
-# What a layer of a model does not have, and the only value that it then may have.
+# Settings that a layer of a model lacks, and the only value that each may have.
 _ABSENT = {
     "padding_mode": "ZEROS",
     "input_dilation": 1,

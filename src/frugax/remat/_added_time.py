@@ -54,7 +54,7 @@ def guess_added_seconds(
     speeds = _SPEEDS.get(platform, _SPEEDS["gpu"])
     # Each product has two in the backward pass.
     starts = 3 * _count_products(loss.eqns) * speeds.start
-    # A sum is read, and written with what is added, which is read as well.
+    # A sum is read and written, and its addend is read.
     moved = 3 * sum(map(bytes_of, loss.wrt)) / speeds.bandwidth
     return extra_flops / speeds.flops + (chunks - 1) * (starts + moved)
 

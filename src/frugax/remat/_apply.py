@@ -24,7 +24,7 @@ class PlannedGrad:
     """A loss's value and gradients within a memory budget; made by `apply`.
 
     Call it as `jax.value_and_grad(loss, argnums, has_aux)`; in a gradient for a module,
-    None stands for what is not differentiated. Outside of a `jit` it is
+    None stands for leaves that are not differentiated. Outside of a `jit` it is
     compiled once for each set of shapes; inside a `jit` it becomes part of that
     program.
 

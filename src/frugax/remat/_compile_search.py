@@ -123,7 +123,7 @@ class CompileBench:
             it was compiled as it will run.
         jitted: the functions that were compiled as they will run.
         progress: says on a terminal which program is compiled.
-        known: what was compiled, by plan and whether it was compiled quickly.
+        known: compiled programs, by plan and whether they were compiled quickly.
         for_higher_limits: plans that a search for each higher limit tries as well,
             unless it finds another one first.
     """

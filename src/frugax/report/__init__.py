@@ -1,6 +1,6 @@
 """Build HTML pages and SVG plots that need no network, no fonts and no library.
 
-Start at `page` for a whole HTML file and at `Plot` for what is drawn over two axes, in
+Start at `page` for a whole HTML file and at `Plot` for drawings over two axes, in
 a page or as a file; `line_chart` and `bar_chart` make the usual ones. `COLOURS` is the
 one palette, light and dark, `PAGE_STYLE` styles a page with it, and `CHART_SCRIPT` lets
 readers read off values. `svg_picture` makes a file of any other drawing, and `element`

@@ -40,7 +40,7 @@ class Axis:
     Attributes:
         low: the value at the left, or at the bottom.
         high: the value at the right, or at the top; finite, like `low`.
-        label: what the values are; shown beside the axis.
+        label: the meaning of the values; shown beside the axis.
         is_log: whether equal ratios are equally far apart; then `low` is > 0.
         about: the approximate number of labelled values; 0 for none.
         whole: whether only whole numbers are labelled.
@@ -214,7 +214,7 @@ class Plot:
             x: the places.
             y: the values.
             colour: a name of `COLOURS`.
-            tips: what the pointer shows on each; empty for nothing.
+            tips: the text that the pointer shows on each; empty for none.
             radius: in px.
             is_ring: whether the dots are empty.
         """
@@ -241,7 +241,7 @@ class Plot:
             x: its sides.
             y: its bottom and its top.
             colour: a name of `COLOURS`.
-            tip: what the pointer shows on it.
+            tip: the text that the pointer shows on it.
         """
         (left, right), (bottom, top) = self._place(x, y)
         self._marks.append(

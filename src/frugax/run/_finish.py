@@ -87,7 +87,7 @@ def _write_files(
     # Fetched once: compressing and the first evaluation read the same arrays.
     tree = jax.device_get(checked.bound.file_tree(state))
     observer.stage(Stage.COMPRESSING)
-    # What a library would tell whoever calls it belongs to the notes of a run.
+    # Warnings of a library belong to the notes of a run.
     with (
         ledger.measure(Part.COMPRESSING),
         warnings.catch_warnings(record=True) as caught,

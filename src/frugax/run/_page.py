@@ -227,7 +227,7 @@ def _render_model(outcome: Outcome) -> Markup:
 
 
 def _format(value: float, form: str) -> str:
-    # A receipt has null for infinities too, and the page shows what the receipt holds.
+    # A receipt has null for infinities too, and the page shows the receipt's values.
     return f"{value:{form}}" if math.isfinite(value) else "not finite"
 
 

@@ -121,7 +121,7 @@ def plan(
     observer.stage(Stage.TIMING)
     step_seconds = _time_step(ready, clock)
     # Planning builds and compiles all that a run needs before its first step, so its
-    # own time stands for that part. What a run holds back stands for its end.
+    # own time stands for that part. The time that a run holds back stands for its end.
     seconds = ledger.total + ledger.reserve_s + step_seconds * config.train.steps
     spends = [
         dataclasses.replace(spend, predicted=spend.measured, measured=None)

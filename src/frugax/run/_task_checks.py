@@ -102,7 +102,7 @@ def check_batch(batch: PyTree, name: str = "batches(0)") -> None:
 
 
 def check_loss(step: train.TrainStep, state: train.TrainState, batch: PyTree) -> None:
-    """Check what a loss returns, and the names of its metrics."""
+    """Check the results of a loss, and the names of its metrics."""
     # Traced before the step is: inside it the same mistake would surface as an error of
     # `jax.grad`, far from the user's code.
     with user_code("loss"):

@@ -76,7 +76,7 @@ class Derivation:
         choices: the values that a figure can have, by key, where a few are possible.
         gaps: why the figures below a key are not derived here, by that key; the first
             one that fits holds, and the empty key stands for all.
-        problems: what is wrong with a file of the run, by its name.
+        problems: faults of files of the run, by their names.
         required: keys of figures that nobody can derive and every receipt has.
     """
 
@@ -423,7 +423,7 @@ def _derive_limits(found: Derivation, config: RunConfig) -> list[str]:
 
 
 def _derive_history(found: Derivation, folder: RunFolder, config: RunConfig) -> None:
-    """Derive steps, evaluations and versions from what the run kept on the way."""
+    """Derive steps, evaluations and versions from the records of the run."""
     try:
         fingerprints = folder.read_origin("fingerprints") or {}
     except ConfigError as e:

@@ -81,7 +81,8 @@ def compile_robustly(
         options: of the compiler; one that is set there is never changed.
 
     Returns:
-        What was compiled, and how it differs from what was asked for; "" if not at all.
+        The compiled program, and how it differs from the one asked for; "" if it does
+        not.
 
     Raises:
         JaxRuntimeError: the compiler refuses the program; the first refusal, if it

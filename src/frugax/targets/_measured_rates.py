@@ -21,7 +21,7 @@ from frugax.fileio import cache_folder, write_whole
 from ._rates import CpuRates
 
 _SIDE, _ELEMENTS, _FRESH, _STARTS, _TANHS = 512, 2**20, 2**24, 100, 8
-# Of each program, in turns: what a virtual machine reaches changes within seconds.
+# Of each program, in turns: the speed of a virtual machine changes within seconds.
 _ROUNDS, _SECONDS = 4, 0.12
 _BUSY = 0.75  # of the cores
 

@@ -131,7 +131,7 @@ def viterbi(
     these are logarithms of probabilities, in min-plus costs.
 
     Args:
-        scores: of each state at each step, floats; what a state has at the start is
+        scores: of each state at each step, floats; the score of a state at the start is
             added to the first. Axes before these are batches.
         transitions: from each state (row) to each next one (column).
         kind: `"max"` or `"min"`.

@@ -17,7 +17,7 @@ from .probes import PackedRecords
 
 # A call that no run reaches.
 NEVER = 1 << 62
-# What a call runs, given its number and the arguments.
+# The program of a call, given its number and the arguments.
 Program: TypeAlias = Callable[[int, Any, Any], Any]
 # Records that a function may keep before it asks again.
 _MAX_REST = 64
@@ -67,7 +67,7 @@ class CallSchedule(Series):
         # change them before the records are made, their leaves and structure.
         self._bare_call: tuple[int, Any, Any] | None = None
         self._kinds: Any = None  # of the arguments that were looked at
-        self._freeze_s = 0.0  # to take them out of what may change; 0 if nothing may
+        self._freeze_s = 0.0  # to freeze arguments that may change; 0 if none may
 
     @property
     def switches(self) -> bool:

@@ -32,7 +32,7 @@ class ProgramRecords:
         place: the training step of its single numbers; None if that is `step`.
         is_apart: whether those go to streams of their names.
         is_pinned: whether it is kept whatever the stride.
-        nbytes: bytes that count for the cap of what may wait.
+        nbytes: bytes that count towards the cap of waiting entries.
     """
 
     step: int
@@ -126,8 +126,8 @@ def read_entries(
 
     Args:
         unit: of `split_entries`.
-        ledger: counts what is given, left out, and cannot be read. An interrupt while
-            this waits leaves it as it was.
+        ledger: counts records that are given, left out, and unreadable. An interrupt
+            while this waits leaves it as it was.
 
     Returns:
         The rows, and why the first metrics of `Watcher.record` that could not be read

@@ -69,7 +69,7 @@ class JournalWriter:
         """Write rows, after those that wait.
 
         Raises:
-            OutputError: the journal cannot be written; what is not in it waits.
+            OutputError: the journal cannot be written; the other records wait.
         """
         self.waiting.extend(batches)
         while self.waiting:
@@ -89,7 +89,7 @@ class JournalWriter:
             self.lose(rows.kind, len(rows) + rows.more_records - taken, why)
 
     def settle(self) -> None:
-        """Count as lost what a journal has not got that was closed on a full disk.
+        """Count records as lost that a journal closed on a full disk did not get.
 
         Some of it was kept in the journal's own memory.
         """

@@ -79,7 +79,7 @@ class OverheadAccount:
     ) -> tuple[str, float | None, float]:
         """Describe the count, and return the share of the time and its half-width.
 
-        The least is what the calls of the watcher took: nothing ran beside them. The
+        The least is the time of the watcher's calls: nothing ran beside them. The
         most adds the threads, which delay the program by at most the processor time
         that they take, and what the recording programs are estimated to take longer.
 

@@ -63,7 +63,7 @@ class Recorder:
     `add` and `add_from_callback` are for any thread.
 
     Attributes:
-        rate: says what is recorded.
+        rate: chooses the records to make.
         account: sums what watching takes.
         writer: writes to the journal, and counts.
         sinks: the sinks, each with a queue and a thread.
@@ -200,7 +200,7 @@ class Recorder:
                 self._owner.release()
 
     def collect_finished(self) -> None:
-        """Collect what the device has finished, also while the program goes on.
+        """Collect finished records of the device, also while the program goes on.
 
         Raises:
             OutputError: the journal cannot be written; nothing is lost.
@@ -343,7 +343,7 @@ class Recorder:
             self.writer.leave_out("scalar", count)
 
     def _collect(self, *, open_age_s: float | None) -> None:
-        """Read what was taken, hand its rows on, and write open rows of this age."""
+        """Read taken records, hand their rows on, and write open rows of this age."""
         newest = self._taken[-1].step if self._taken else None
         spent = -self.account.collecting_s
         try:
@@ -398,12 +398,12 @@ class Recorder:
             self._flight.inspect(int(step), values, self._journal)
 
     def _hand_on(self) -> bool:
-        """Pass on what is on the host; returns whether there was anything.
+        """Pass on the records on the host; returns whether there were any.
 
         The newest training step waits for more numbers of the same.
 
         Raises:
-            OutputError: the journal cannot be written; what is not in it waits.
+            OutputError: the journal cannot be written; the other records wait.
         """
         batches = list(self._read)
         numbers = [r for r in batches if r.kind == "scalar" and not r.stream]

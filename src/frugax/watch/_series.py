@@ -26,8 +26,8 @@ class Series:
     Attributes:
         calls: calls so far.
         first_step: the step of the first call of a program.
-        skipped: what the newest call left, if it was thinned out; else None.
-        next_look: calls before this one only remember what they were given.
+        skipped: the newest call's value, if it was thinned out; else None.
+        next_look: calls before this one only remember their arguments.
         placed: the step of the newest record among those of the run.
         found: the stride that the time between calls asks for.
         call_s: seconds between two calls; None until it has been measured.

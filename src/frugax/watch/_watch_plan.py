@@ -1,4 +1,4 @@
-"""`WatchPlan`: how often a function makes records, and what they cost."""
+"""`WatchPlan`: how often a function makes records, and their cost."""
 
 import dataclasses
 from typing import Literal

@@ -35,7 +35,7 @@ from .delivery import Losses, SinkWorker
 from .journal import Journal, as_step, check_names
 from .probes import PackedRecords
 
-# What a sink gets to write its last events where the process is being ended.
+# Seconds for a sink to write its last events while the process is being ended.
 _SINK_WAIT_S = 1.0
 # Sets of names: a program may make up names without end.
 _MAX_SERIES = 100
@@ -486,7 +486,7 @@ class Watcher(AbstractContextManager["Watcher"]):
             sink.flush(timeout_s)
 
     def save_finished(self) -> None:
-        """Write what the device has finished, from any thread.
+        """Write finished records of the device, from any thread.
 
         For a process that SIGTERM is about to end: its next `record` waits for that.
 

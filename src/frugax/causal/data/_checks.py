@@ -51,7 +51,7 @@ def describe_oddities(
     Args:
         samples: the table.
         before: earlier rows, beside which its values are judged.
-        campaign: whether experiments will follow, which vary what is constant.
+        campaign: whether experiments will follow, which vary constant columns.
     """
     codes = _list_codes(samples)
     found = _join(

@@ -38,8 +38,8 @@ def log_evidence(
     scale = np.sqrt(prior)
     k = scale.shape[-1]
     # Bordered by the right-hand side, one factorisation also solves for it: the last
-    # row of its root is what the columns explain. Its square is at most `square`, so
-    # the corner keeps the matrix positive definite.
+    # row of its root is the part that the columns explain. Its square is at most
+    # `square`, so the corner keeps the matrix positive definite.
     shape = np.broadcast_shapes(gram.shape[:-2], scale.shape[:-1])
     bordered = np.zeros((*shape, k + 1, k + 1))
     outer = scale[..., :, None] * scale[..., None, :]

@@ -3,7 +3,7 @@
 The columns are a constant, a straight line and sines for each parent, and waves over
 all parents together where they interact. The evidence chooses how much each part may
 contribute, and over which length it changes. The weights stay uncertain, so a sampled
-function shows what the data leave open, in particular outside of their range.
+function shows how much the data leave open, in particular outside of their range.
 """
 
 import dataclasses

@@ -147,7 +147,7 @@ def _multiply_sines(
 ) -> dict[tuple[int, int], Float[np.ndarray, "n products"]]:
     """Multiply the first sines of each two variables, and take their own effects out.
 
-    What is left is in no sum of functions of one variable each (a functional analysis
+    The rest is not in any sum of functions of one variable each (a functional analysis
     of variance), so it cannot lend a straight line more prior variance than it has.
     """
     found: dict[tuple[int, int], np.ndarray] = {}

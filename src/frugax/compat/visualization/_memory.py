@@ -103,7 +103,7 @@ class MemoryManager:
         }
 
     def get_memory_report(self) -> dict[str, Any]:
-        """Report what is kept here; the process as a whole holds more.
+        """Report the data kept here; the process as a whole holds more.
 
         Returns:
             `monitor_stats` with `current_mb` and `limit_mb`; `cache_stats`;

@@ -1,4 +1,4 @@
-"""`Tensor`: one named array and what is measured of it, a part at a time."""
+"""`Tensor`: one named array and its statistics, measured a part at a time."""
 
 import dataclasses
 import functools

@@ -46,7 +46,7 @@ def choose_weights(
 
     Args:
         sources: the tensors.
-        sensitivity: what is asked for.
+        sensitivity: the one asked for.
         scale_tables: whether rows of tables may have scales by default.
 
     Returns:
@@ -122,7 +122,7 @@ def _weights_by_sensitivity(
         raise ValueError(
             f"sensitivity lacks {missing[0]!r}: give every float tensor one."
         )
-    # Errors of a tied tensor do what they do under each of its names.
+    # Errors of a tied tensor count under each of its names.
     total = {
         name: sensitivity[name] + sum(sensitivity.get(other, 0) for other in others)
         for name, others in tied.items()

@@ -1,4 +1,4 @@
-"""Estimate the bytes and the error of tensors at steps, and keep what was estimated."""
+"""Estimate the bytes and the error of tensors at steps, and keep the estimates."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence

@@ -168,7 +168,7 @@ class Run:
             specs = [None if t is None else self.library.spec_of(t) for t in tensors]
             reason = suggest_fix(node.op, specs, attributes) or _first_line(e)
             raise ShapeError(f"{node.title} cannot take {given}: {reason}") from e
-        # What has no need of promotion now has none for arrays of the same dtypes.
+        # A call that needs no promotion now needs none for arrays of the same dtypes.
         start = op.body if op.is_promoted(xp, tensors) else op
         call = functools.partial(start, xp, **attributes)
         self.steps.append(Step(call, arguments, node.outputs))
@@ -309,7 +309,7 @@ class Run:
 def record(
     graph: ModelGraph, inputs: Mapping[str, Any], library: Library
 ) -> ModelGraph:
-    """Run a program on arrays without numbers, and note what it is made of.
+    """Run a program on arrays without numbers, and record its operations.
 
     Args:
         graph: the program.

@@ -79,7 +79,7 @@ def index_by_arrays(xp: Any, input: Any, *indices: Any, index: Any) -> Any:
     at = entries.index("...") if "..." in entries else len(entries)
     whole = ("slice", None, None, None)
     entries[at : at + 1] = [whole] * (input.ndim - taken)
-    # Slices and new axes first: what is left is one array or integer for some axes.
+    # Slices and new axes first: one array or integer for some axes is left.
     is_array = lambda e: isinstance(e, int) or (e is not None and e[0] == "array")
     basic = [whole if is_array(e) else e for e in entries]
     x = xp.getitem(input, _key(tuple(basic)))

@@ -47,7 +47,7 @@ def per_axis(
 def padding_pairs(
     name: str, padding: Padding, *, axes: int
 ) -> tuple[tuple[int, int], ...] | None:
-    """Expand a padding to what is added before and after each axis; None for "same".
+    """Expand a padding to numbers before and after each axis; None for "same".
 
     Raises:
         ValueError: it is something else.

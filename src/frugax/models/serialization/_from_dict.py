@@ -37,7 +37,7 @@ from ._values import (
     value_from_json,
 )
 
-# --- what a file holds, for `from_plain` ------------------------------------------
+# --- the contents of a file, for `from_plain` -------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)

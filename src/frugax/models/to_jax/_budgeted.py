@@ -142,7 +142,7 @@ class _GradientTask:
     """Gradients of a model, as `remat.plan` takes them.
 
     Attributes:
-        purpose: what they are, for the receipt.
+        purpose: their meaning, for the receipt.
         objective: the function to differentiate.
         has_aux: whether it returns more than a scalar.
         build: from its value-and-gradient function to the function that calls run.

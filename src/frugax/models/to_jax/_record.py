@@ -1,4 +1,4 @@
-"""Record what a model is made of: its walk under `jax.eval_shape`."""
+"""Record the operations of a model by a walk under `jax.eval_shape`."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -94,7 +94,7 @@ class TorchModel(CompiledModel):
         if plan is not None:
             return plan(values)
         self.check(params, data, as_declared=as_declared)
-        # The walk checks every layer; later calls of these shapes repeat what it did.
+        # The walk checks every layer; later calls of these shapes repeat its calls.
         run = Run(self.graph, values, self.backend.library)
         outputs = run.outputs()
         plan = Plan(run, self.backend.xp)

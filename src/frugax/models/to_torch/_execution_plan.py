@@ -1,4 +1,4 @@
-"""The execution plan of a model in eager torch: what a run called, to be called again.
+"""The execution plan of a model in eager torch: the calls of a run, to repeat them.
 
 A `Run` looks everything up as it goes, which costs nothing when JAX traces it once.
 Eager torch would pay every time; so later calls of the same shapes repeat the steps of

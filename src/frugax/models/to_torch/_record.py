@@ -1,4 +1,4 @@
-"""Record what a model is made of: its walk over tensors on torch's meta device.
+"""Record the operations of a model by a walk over torch's meta tensors.
 
 Such tensors have a shape and a dtype but no memory, so a layer of any size costs the
 same. Their lengths are numbers. A model with free lengths is walked through twice, with

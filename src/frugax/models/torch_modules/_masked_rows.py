@@ -4,8 +4,8 @@ torch.export gives the rows of `x[mask]` a length without a value, an unbacked s
 Here such an axis is as long as the mask: an operation that treats each row alike runs
 on all of them, a reduction leaves out those that are not selected, and a write keeps
 the old value there. A row that is not selected holds a copy of the last one that is, so
-that it has no value and no gradient that a selected row could not have, and what is
-written twice is what was written last.
+that it has no value and no gradient that a selected row could not have. The last of two
+writes counts.
 """
 
 import dataclasses

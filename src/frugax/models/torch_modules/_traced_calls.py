@@ -20,7 +20,7 @@ from frugax.errors import UnsupportedModuleError
 
 from ._traced_nodes import place_of_frames
 
-# What a mask is an index or an argument of.
+# Operations that a mask is an index or an argument of.
 _SELECTIONS = {
     torch.Tensor.__getitem__, torch.Tensor.__setitem__, torch.masked_select,
     torch.Tensor.masked_select, torch.nonzero, torch.Tensor.nonzero, torch.where,
@@ -204,7 +204,7 @@ class TracedCalls(TorchFunctionMode):
             self._tensors.append(tensor)
             self._note_value(tensor, constant)
         known = self._values[id(tensor)]
-        # Otherwise it was changed in place by what has no value.
+        # Otherwise an operand without a value changed it in place.
         if known is not None and tensor._version - known[0]._version == known[1]:
             return known[0]
         return None
@@ -238,7 +238,7 @@ class TracedCalls(TorchFunctionMode):
         elif func is torch.Tensor.__contains__:
             condition = torch.eq(*args).any()
         elif func not in _YES_OR_NO and condition.dtype != torch.bool:
-            # A float stays what it is, since Python can compare it, too.
+            # A float stays a float, since Python can compare it, too.
             is_float = func is torch.Tensor.item and condition.is_floating_point()
             return condition.detach().reshape(()) if is_float else None
         elif condition.numel() != 1:

@@ -1,4 +1,4 @@
-"""A torch module on its way to a model, and what it computes."""
+"""A torch module on its way to a model, and the numbers that it computes."""
 
 import contextlib
 import copy
@@ -198,7 +198,7 @@ def split_outputs(outputs: Any) -> tuple[list[torch.Tensor], list[str]]:
 
 
 def _sign(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> inspect.Signature:
-    """The signature of a forward, which names what it takes by `**kwargs`.
+    """The signature of a forward, with names for arguments of `**kwargs`.
 
     torch.export leaves no length open of a forward with `**kwargs`.
 
@@ -223,7 +223,7 @@ def _sign(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> inspect.Signatu
 
 @contextlib.contextmanager
 def attributes_stay(module: torch.nn.Module) -> Iterator[None]:
-    """Undo what a forward stores in its module."""
+    """Undo changes that a forward makes to its module."""
     before = [(part, dict(vars(part))) for part in module.modules()]
     try:
         yield

@@ -46,7 +46,7 @@ class CustomRule:
         inexact: positions of results that have cotangents.
         forward: the operations of the forward pass.
         backward: those that depend on a cotangent.
-        residuals: what the forward pass saves for the backward pass.
+        residuals: the values that the forward pass saves for the backward pass.
     """
 
     graph: Graph
@@ -66,7 +66,7 @@ def split_rule(eqn: JaxprEqn, perturbed: Sequence[bool]) -> CustomRule:
 
     Args:
         eqn: a `custom_jvp_call` or `custom_vjp_call`.
-        perturbed: whether each operand depends on what is differentiated.
+        perturbed: whether each operand depends on differentiated arguments.
     """
     is_inexact = lambda v: jnp.issubdtype(shape_of(v).dtype, jnp.inexact)
     moved = [i for i, v in enumerate(eqn.invars) if perturbed[i] and is_inexact(v)]

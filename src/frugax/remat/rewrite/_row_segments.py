@@ -34,11 +34,11 @@ _WORTHWHILE = 0.02
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RowSegment:
-    """Operations that treat rows one by one, and what they read.
+    """Operations that treat rows one by one, and their operands.
 
     Attributes:
         eqns: the operations.
-        read_whole: for each of them, what it reads whole, although it has rows.
+        read_whole: for each of them, the operands with rows that it reads whole.
         sliced: values of which a chunk reads its own rows.
         rows: its results that are read outside and have a row for each row.
         sums: its results that are sums over all rows.

@@ -1,6 +1,6 @@
 """List candidate plans worth compiling, the plain one first, by falling peak memory.
 
-What is planned is the loss, the loss with late layers copied, one chunk of it, or the
+The planned program is the loss, the loss with late layers copied, one chunk, or the
 loss with loops over chunks of rows; for each of these, loops and segments are chosen.
 """
 

@@ -222,7 +222,7 @@ def _structure_changes(old: Any, new: Any) -> list[Change]:
         pairs = list(zip(old.children(), new.children(), strict=False))
         if len(pairs) == len(old.children()) == len(new.children()):
             return [change for pair in pairs for change in _structure_changes(*pair)]
-        # A list or tuple with more of what has no leaves, such as () and ((),).
+        # A list or tuple with more containers without leaves, such as () and ((),).
         texts = _crop_to_difference(str(old), str(new))
         return [Change("structure", *texts)]
     # A module's static part is a container without leaves: name the values in it.

@@ -69,7 +69,7 @@ def broadcast_text(text: str) -> str:
 def gather(tree: PyTree) -> PyTree:
     """Return the whole of each array in every process; all processes must call this.
 
-    What is copied on every device is not sent, and arrays of this process alone stay as
+    Arrays copied on every device are not sent, and those of this process alone stay as
     they are.
     """
     if jax.process_count() == 1:

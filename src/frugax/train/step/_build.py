@@ -153,7 +153,7 @@ class Builder:
                     step(*args), of_result
                 )
 
-        # The optimiser's temporaries count too, so the whole step is what is measured.
+        # The optimiser's temporaries count too, so the whole step is measured.
         program = remat.EnclosingProgram(
             build=build, args=args, donate_argnums=self.options.donate_argnums
         )

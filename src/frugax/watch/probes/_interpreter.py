@@ -118,7 +118,7 @@ class Interpreter:
 
     def _probe(self, eqn: JaxprEqn, args: list[Any]) -> _Outs:
         params = eqn.params
-        # Of a number such as 0.1 JAX leaves what is neither an array nor a number.
+        # JAX turns a number such as 0.1 into a value that is neither array nor number.
         pairs = zip(eqn.invars, args, strict=True)
         args = [
             jnp.asarray(x, shape_of(v).dtype) if isinstance(v, Literal) else x

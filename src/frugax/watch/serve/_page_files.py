@@ -86,7 +86,7 @@ def page_in_one_file(
     run = element("script", Markup(script), type="module")
     content = element("body", Markup(body), held, run)
     page = element("html", fragment(head, content), lang="en", data_palette=palette)
-    # Put in last: they may be long, and each element is a copy of what it holds.
+    # Put in last: they may be long, and each element is a copy of its content.
     before, after = page.split(held)
     start, end = held.split("><")
     answers = _pack_answers(store, note, max_frame_bytes)
@@ -115,7 +115,7 @@ def _pack_answers(store: RunStore, note: str, max_frame_bytes: int) -> str:
     index = store.index
     assert index is not None  # the run has been opened
     run: dict[str, Any] = {"changes": 1, **store.describe(0), **store.details()}
-    # What is missing beside a journal, and whether it is alive, is for a live page.
+    # Files missing beside a journal, and whether it is alive, matter to a live page.
     run |= {"folder": note, "state": "finished", "why": ""}
     run["facts"]["missing"] = []
     frames, parts = _frames(index, run["streams"], max_frame_bytes)

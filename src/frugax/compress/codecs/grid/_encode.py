@@ -20,7 +20,7 @@ from ._scales import pack_exponents
 from ._tables import LOWEST_STATE, SCALE_BITS, Tables, choose_raw_bits
 
 # u16 lane, u16 run, u8 classes, u8 raw bits and 128 if there are far-out integers, u16
-# bytes of the tables. The words take what the other parts leave.
+# bytes of the tables. The words take the rest.
 HEADER = struct.Struct("<HHBBH")
 SOME_FAR = 128
 LENGTH = struct.Struct("<I")  # of a part that may be missing, before it
