@@ -363,6 +363,11 @@ def by_two_pullbacks(w, x):
     return first - share * second, values
 
 
+def by_jacobian(w, x):
+    both = lambda w: (jnp.stack([loss(w, x), jnp.abs(x @ w).mean()]), x.sum())
+    return jax.jacrev(both, has_aux=True)(w)
+
+
 def by_pullback_of_its_value(w, x):
     value, pull = jax.vjp(lambda w: loss(w, x), w)
     return pull(value), value
@@ -416,6 +421,7 @@ _IN_CI = (
     hessian_product,
     by_pullback_of_its_results,
     by_two_pullbacks,
+    by_jacobian,
 )
 
 
@@ -437,6 +443,7 @@ _IN_CI = (
             for_replicas,
             hessian_product,
             by_two_pullbacks,
+            by_jacobian,
             by_pullback_of_its_value,
             by_pullback_of_its_results,
         ],

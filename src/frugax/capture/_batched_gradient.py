@@ -9,7 +9,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from frugax.jaxprs import ClosedJaxpr, find_dependent, jaxpr_as_fun, names_axes
+from frugax.jaxprs import (
+    ClosedJaxpr,
+    find_dependent,
+    has_explicit_axes,
+    jaxpr_as_fun,
+    names_axes,
+    varying_axes,
+)
 
 from ._marked_gradient import MarkedGradient, gradient_p
 
@@ -95,6 +102,40 @@ class BatchedGradient:
         if dim is None:
             return jnp.broadcast_to(x, (self.size, *jnp.shape(x)))
         return jnp.moveaxis(x, dim, 0)
+
+
+def bind_pullbacks(
+    gradient: MarkedGradient, axis: Any, operands: Sequence[Any], dims: Sequence[Any]
+) -> tuple[list[Any], list[int]] | None:
+    """A backward pass for rows of cotangents, as of `jax.jacrev`; None if it cannot be.
+
+    Args:
+        gradient: of a function that is not mapped.
+        axis: the mapped axis.
+        operands: of the backward pass.
+        dims: where they have rows.
+    """
+    saved, call = len(operands) - gradient.num_outputs, gradient.backward
+    on_mesh = any(has_explicit_axes(x) or varying_axes(x) for x in call.in_avals)
+    if on_mesh or names_axes(call) or any(dim is not None for dim in dims[:saved]):
+        return None
+    rows = [
+        jnp.broadcast_to(x, (axis.size, *jnp.shape(x)))
+        if dim is None
+        else jnp.moveaxis(x, dim, 0)
+        for x, dim in zip(operands[saved:], dims[saved:], strict=True)
+    ]
+    results = [True] * len(call.out_avals)
+    mapped = _trace_rows(call, [False] * saved + [True] * len(rows), results, axis=axis)
+    outs = gradient_p.bind(
+        *operands[:saved],
+        *rows,
+        call=mapped,
+        gradient=gradient,
+        is_forward=False,
+        is_mapped=True,
+    )
+    return outs, [0] * len(outs)
 
 
 def _find_mapped(closed: ClosedJaxpr, inputs: Sequence[bool]) -> list[bool]:

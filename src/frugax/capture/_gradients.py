@@ -34,7 +34,7 @@ from frugax.jaxprs import (
 )
 from frugax.train.compiles import find_call_site
 
-from ._batched_gradient import BatchedGradient
+from ._batched_gradient import BatchedGradient, bind_pullbacks
 from ._marked_gradient import MarkedGradient, gradient_p
 from ._plan import describe_error
 from ._tangent_gradient import TangentGradient
@@ -55,6 +55,7 @@ def _jvp(
     call: ClosedJaxpr,
     gradient: MarkedGradient,
     is_forward: bool,
+    is_mapped: bool = False,
 ) -> Any:
     """Mark the gradient and its change as one, where both are written into a program.
 
@@ -64,7 +65,7 @@ def _jvp(
         InlinedError: the gradient stays as JAX writes it.
     """
     marker: GradientMarker | None = getattr(_local, "marker", None)
-    if marker is None or not is_staging():
+    if marker is None or is_mapped or not is_staging():
         _note(gradient, _INSIDE)
         raise InlinedError
     if is_forward:
@@ -83,12 +84,20 @@ def _batch(
     call: ClosedJaxpr,
     gradient: MarkedGradient,
     is_forward: bool,
+    is_mapped: bool = False,
 ) -> Any:
     """Mark the gradients of all rows as one, if each row has weights of its own."""
     marker: GradientMarker | None = getattr(_local, "marker", None)
-    if marker is not None and is_forward:
+    if marker is None or is_mapped:
+        raise InlinedError
+    if is_forward:
         marker.batch(gradient, axis, dims)
-    batched = marker.batched.get(gradient) if marker is not None else None
+    elif gradient not in marker.batched:
+        pulled = bind_pullbacks(gradient, axis, operands, dims)
+        if pulled is None:
+            raise InlinedError
+        return pulled
+    batched = marker.batched.get(gradient)
     if batched is None or not (is_forward or batched.suits(axis, dims)):
         raise InlinedError
     return batched.bind(operands, dims, is_forward=is_forward)

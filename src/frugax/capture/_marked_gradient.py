@@ -61,7 +61,7 @@ def _has_custom_vjp(jaxpr: Jaxpr) -> bool:
 
 
 # Parameters: `gradient`, a MarkedGradient; `call`, the jaxpr that it stands for; and
-# `is_forward`.
+# `is_forward`; of a backward pass for rows of cotangents also `is_mapped`.
 gradient_p = InlinedPrimitive("marked_gradient")
 
 

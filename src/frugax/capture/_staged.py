@@ -63,9 +63,14 @@ class GradientSite:
         return [x for e in self.backwards for x in e.invars[len(e.invars) - count :]]
 
     @functools.cached_property
+    def is_mapped(self) -> bool:
+        """Whether the backward pass has rows of cotangents, as in `jax.jacrev`."""
+        return self.backwards[0].params.get("is_mapped", False)
+
+    @functools.cached_property
     def is_unit(self) -> bool:
         """Whether it is the gradient of one number, as `jax.grad` takes it."""
-        if len(self.cotangents) != 1:
+        if len(self.cotangents) != 1 or self.is_mapped:
             return False
         return _is_number(self.cotangents[0], 1)
 
@@ -107,7 +112,8 @@ class GradientSite:
         if self.rule is not None:
             return list(map(shape_of, self.outer))
         of_one = self.outer[: self.gradient.num_outputs]
-        return [jax.ShapeDtypeStruct(x.aval.shape, self._sum_dtype) for x in of_one]
+        shapes = [x.aval.shape[1:] if self.is_mapped else x.aval.shape for x in of_one]
+        return [jax.ShapeDtypeStruct(shape, self._sum_dtype) for shape in shapes]
 
     @property
     def _sum_dtype(self) -> Any:
@@ -129,17 +135,19 @@ class GradientSite:
             outer = [jnp.asarray(ct, self._sum_dtype) for ct in outer]
         given = [] if self.is_unit else list(outer)
         count = len(self.backwards)
-        if count == 1:
+        if count == 1 and not self.is_mapped:
             (_, results), grads = grad(leaves, (consts, given))
             return list(results), list(grads)
         # The passes are rows, which share what is computed before them.
-        rows = [
-            jnp.stack(given[i :: len(given) // count])
-            for i in range(len(given) // count)
-        ]
+        rows, each = given, len(given) // count
+        if not self.is_mapped:
+            rows = [jnp.stack(given[i::each]) for i in range(each)]
         run = jax.vmap(lambda given: grad(leaves, (consts, given)))
         (_, results), grads = run(rows)
-        return [x[0] for x in results], [g[i] for i in range(count) for g in grads]
+        results = [x[0] for x in results]
+        if self.is_mapped:
+            return results, list(grads)
+        return results, [g[i] for i in range(count) for g in grads]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -272,7 +280,7 @@ def _pair(jaxpr: Jaxpr, depth: int = 0) -> tuple[list[_Step], list[str]]:
         pulled = backwards.get(gradient, [])
         pullback = f"the pullback of the function at {gradient.source}"
         if len(places) != 1 or not pulled:
-            times = "is called inside of a loop, a branch or jax.vmap, or never"
+            times = "is called inside of a loop or a branch, or never"
             if len(places) != 1:
                 times = f"belongs to {len(places)} copies of its function"
             reasons.append(f"{pullback} {times}")
@@ -313,7 +321,11 @@ def _merge(
     on_mesh = any(
         has_explicit_axes(x) or varying_axes(x) for x in gradient.forward.in_avals
     )
-    if len(passes) > 1 and (on_mesh or first.effects):
+    has_rows = any(e.params.get("is_mapped", False) for e in passes)
+    if has_rows and len(passes) > 1:
+        return None
+    has_rows = has_rows or len(passes) > 1
+    if has_rows and (on_mesh or first.effects):
         return None
     start = next(i for i, s in enumerate(steps) if first in s.eqns)
     stop = next(i for i, s in enumerate(steps) if passes[-1] in s.eqns)
@@ -353,7 +365,7 @@ def _merge(
     site = GradientSite(gradient, first, tuple(passes), depth)
     site = dataclasses.replace(site, outer=tuple(site.cotangents))
     if of_results & {*variables(site.cotangents)}:
-        if len(passes) > 1:
+        if has_rows:
             return None
         site = _with_rule(site, jaxpr, between)
     both = _Step((first, *between, *passes), site)
