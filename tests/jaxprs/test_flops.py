@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -93,3 +95,14 @@ def test_a_product_that_xla_merges_is_seen_to_be_gone():
     left = jaxprs.count_heavy_in_hlo(traced.lower().compile().as_text() or "")
     assert jaxprs.count_heavy(traced.jaxpr.jaxpr) == 2
     assert left == 1
+
+
+def test_a_custom_jvp_that_is_called_by_keywords_is_counted():
+    @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+    def total(x, axis, scale=None):
+        return jnp.sum(x, axis)
+
+    total.defjvp(lambda axis, primals, tangents: (primals[0], tangents[0]))
+    # JAX lists two names for its one input.
+    (eqn,) = jax.make_jaxpr(lambda x: total(x, axis=0))(X).eqns
+    assert jaxprs.flops_of(eqn) == 64

@@ -486,5 +486,8 @@ def remove_dead_code(
     jaxpr: Jaxpr, used_outputs: Sequence[bool]
 ) -> tuple[Jaxpr, list[bool]]:
     """The program without operations that no used output needs, and the used inputs."""
-    live, used_inputs = partial_eval.dce_jaxpr(jaxpr, list(used_outputs))
+    # JAX names the inputs of a custom_jvp that is called by keywords wrongly, more than
+    # there are, and refuses to shorten the names.
+    unnamed = jaxpr.replace(debug_info=jaxpr.debug_info.with_unknown_names())
+    live, used_inputs = partial_eval.dce_jaxpr(unnamed, list(used_outputs))
     return live, list(used_inputs)
