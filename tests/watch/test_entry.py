@@ -3,6 +3,7 @@
 Where the run-time type checker would be first, code runs without it in a fork.
 """
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -89,6 +90,16 @@ for line in {[*wrong.values()]}:
     lines = python(code).stdout.splitlines()
     for line, named in zip(lines, wrong, strict=True):
         assert named in line
+
+
+def test_a_module_with_leaves_that_are_not_arrays_is_named():
+    step = watch.jit(lambda model, x: model(x))
+    with pytest.raises(TypeError) as caught:
+        step(eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(0)), jnp.ones(2))
+    assert any("MLP" in n and "filter_jit" in n for n in caught.value.__notes__)
+    with pytest.raises(TypeError) as caught:
+        watch.jit(lambda n, x: x.reshape(n))(2, jnp.ones(2))
+    assert "filter_jit" not in "".join(caught.value.__notes__)
 
 
 def test_large_numbers_are_printed_in_wider_cells(capsys):

@@ -12,7 +12,7 @@ import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -173,7 +173,11 @@ class WatchedFunction:
         # Read before asking the watcher, so that a change in between is noticed.
         now_seen = changes[0]
         if not variants.is_traced:
-            variants.trace(args, kwargs)
+            try:
+                variants.trace(args, kwargs)
+            except TypeError as e:
+                _note_modules(e, (*args, *kwargs.values()))
+                raise
         watcher = current() if self.watcher is None else self.watcher
         if watcher is None:
             # Handlers show what no watcher takes.
@@ -208,6 +212,22 @@ class WatchedFunction:
                 _added_seconds(), self._variants
             )
         return self._schedules[watcher]
+
+
+def _note_modules(error: TypeError, arguments: Sequence[Any]) -> None:
+    """Say what to do where a module has leaves that are not arrays."""
+    for argument in arguments:
+        is_module = not isinstance(argument, dict | list | tuple)
+        leaves = (
+            [] if jax.tree_util.all_leaves([argument]) else jax.tree.leaves(argument)
+        )
+        if is_module and any(not hasattr(leaf, "dtype") for leaf in leaves):
+            error.add_note(
+                f"A {type(argument).__name__} has leaves that are not arrays, and "
+                "watch.jit, as jax.jit, takes none: keep @eqx.filter_jit and give its "
+                "metrics to run.record, or pass eqx.partition(..., eqx.is_array)[0]."
+            )
+            return
 
 
 @functools.cache
