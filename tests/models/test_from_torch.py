@@ -460,8 +460,9 @@ def test_a_module_that_cannot_be_converted_is_named_with_its_place():
 def test_a_module_of_torch_jit_is_refused():
     with pytest.warns(DeprecationWarning, match="deprecated"):
         net = torch.jit.script(nn.Sequential(nn.ReLU()))
-    with refuses(UnsupportedModuleError, "torch.jit"):
-        from_torch(net, (torch.ones(2),))
+    for module, name in ((net, "the module"), (nn.Sequential(nn.ReLU(), net), "1 is")):
+        with refuses(UnsupportedModuleError, "torch.jit", name):
+            from_torch(module, (torch.ones(2),))
 
 
 def _differentiate(x):

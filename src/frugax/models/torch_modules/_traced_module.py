@@ -186,7 +186,7 @@ def split_outputs(outputs: Any) -> tuple[list[torch.Tensor], list[str]]:
         parts: Any = ()
         if isinstance(leaf, torch.Tensor):
             tensors.append(leaf)
-        elif dataclasses.is_dataclass(leaf):
+        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
             parts = [getattr(leaf, f.name) for f in dataclasses.fields(leaf)]
         elif isinstance(leaf, Mapping):  # of a class that torch does not know
             parts = list(leaf.values())
@@ -205,11 +205,13 @@ def _sign(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> inspect.Signatu
     Raises:
         UnsupportedModuleError: it is not Python code.
     """
-    if isinstance(module, torch.jit.ScriptModule):
-        raise UnsupportedModuleError(
-            "a module of torch.jit has no Python code, which torch.export traces: give "
-            "from_torch the module that it was made from."
-        )
+    for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            raise UnsupportedModuleError(
+                f"{name or 'the module'} is of torch.jit, and has no Python code, "
+                "which torch.export traces: put the module there that it was made "
+                "from."
+            )
     signature = inspect.signature(module.forward)
     known = dict(signature.parameters)
     kinds = {p.kind: name for name, p in known.items()}
