@@ -22,7 +22,7 @@ _RANGES = np.linspace(0.8, 1.06, 14, dtype=np.float32)
 
 
 def encode_q4_k(array: np.ndarray) -> tuple[bytes, np.ndarray]:
-    """Return blocks of numbers, 256 n in each row, with their decoded values.
+    """Return blocks of numbers, whose rows are a multiple of 256, decoded too.
 
     The decoded numbers are float32; some are infinite or NaN if float16 cannot hold a
     step.
