@@ -9,8 +9,13 @@ import pytest
 
 from frugax import causal
 from frugax.causal import SCM, intervene, scale, shift
-from frugax.causal.scm import NOISES, evaluate, noise_from_uniform, sample_noise
-from frugax.causal.scm._mechanisms import KINDS
+from frugax.causal.scm import (
+    FAMILIES,
+    NOISES,
+    evaluate,
+    noise_from_uniform,
+    sample_noise,
+)
 from refusals import refuses
 
 D, N = 6, 40
@@ -30,7 +35,7 @@ def test_rows_are_what_the_formula_makes_of_the_noise(family):
     )
     m, x = scm.mechanisms, np.zeros((N, D))
     for j in m.order:
-        act = np.cos if m.kind[j] == KINDS.index("rff") else np.tanh
+        act = np.cos if m.kind[j] == FAMILIES.index("rff") else np.tanh
         hidden = act(x @ m.inner[:, j] + m.phase[j]) @ m.outer[j]
         size = m.noise_scale[j] * np.exp(np.tanh(x @ m.spread[:, j]))
         raw = m.bias[j] + x @ m.weight[:, j] + hidden + size * noise[0, j]
