@@ -22,7 +22,7 @@ _RANGES = np.linspace(0.8, 1.06, 14, dtype=np.float32)
 
 
 def encode_q4_k(array: np.ndarray) -> tuple[bytes, np.ndarray]:
-    """Return blocks of numbers, whose rows are a multiple of 256, decoded too.
+    """Quantise numbers, 256 n in a row, to blocks; return the decoded ones too.
 
     The decoded numbers are float32; some are infinite or NaN if float16 cannot hold a
     step.

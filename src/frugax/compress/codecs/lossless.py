@@ -1,4 +1,4 @@
-"""Lossless codec: byte planes, each by whichever coder makes it shortest.
+"""Lossless codec: byte planes, each by the coder that makes it short.
 
 Byte i of every number forms plane i. The bits of a float are first rotated left by
 one, so that the top byte is the whole exponent (of float32 and bfloat16) and the sign
@@ -48,7 +48,8 @@ _HUFFMAN = zstandard.ZstdCompressionParameters(
     target_length=0,
 )
 # A sample shows whether there are real repeats. For weights of four published nets
-# level 9 makes files 0.03% shorter than level 4, in twice the time.
+# level 9 makes files 0.02% shorter in all than level 4 (0.7% for one of them), and
+# takes up to 1.7 times as long to encode.
 _REPEATS_LEVEL = 4
 _SAMPLE = 1 << 16  # bytes
 # A plane of which Huffman's code leaves less may still repeat where numbers do not.
