@@ -98,6 +98,7 @@ def test_the_direction_is_stated_or_asked_for(config, tmp_path, monkeypatch):
         words[:] = typed
         done = frugax(*run, *change, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
+        assert done.stderr.count("Type small or large.") == typed.count("up")
         assert f"Recommended: for a {goal} y, " in done.stdout
         assert f" for a {goal} y: " in done.stdout.partition("Advice:")[2]
     assert "minimize: false" in (tmp_path / "runs/chain/config.yaml").read_text()

@@ -34,6 +34,7 @@ def ask_direction(target: str, config: "os.PathLike[str]") -> bool:
             ) from None
         if word in ("small", "large"):
             return word == "small"
+        say("Type small or large.", on=errors)
 
 
 def ask_person(

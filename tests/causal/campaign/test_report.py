@@ -30,6 +30,17 @@ def test_all_edges_stay_inside_the_drawing():
     assert "a name that i…" in drawn
 
 
+def test_labels_of_a_graph_do_not_cover_each_other():
+    edges = np.full((4, 4), 0.3)
+    np.fill_diagonal(edges, 0)
+    drawn = draw_graph(tuple("abcd"), edges, target="d", settable=frozenset("a"))
+    places = re.findall(r'class="odds" x="(\d+)" y="(\d+)"', drawn)
+    boxes = np.array(places, int) / [24, 10]  # sizes of "30%"
+    apart = np.abs(boxes[:, None] - boxes[None]).max(2)
+    assert len(places) == 12
+    assert (apart + np.eye(12) >= 0.8).all()
+
+
 @pytest.mark.parametrize("strength", [0.0, 1.5])
 def test_a_cause_of_two_variables_that_no_row_has_is_named(strength):
     def observe(do, rows, rng):

@@ -10,7 +10,10 @@ from frugax.report import Markup, element
 # All sizes are in CSS pixels.
 _COLUMN_STEP, _ROW_STEP, _BOX_WIDTH, _BOX_HEIGHT = 190, 74, 118, 34
 _MARGIN = 12
-_DETOUR = 56  # room for an edge around boxes, and its label
+# Room for an edge below boxes or on their right, and its label.
+_BELOW, _BESIDE = 56, 104
+# Of an edge within a column: further out for each row, so that no two are in one place.
+_BEND, _MAX_BEND = 30, 90
 _MAX_LETTERS = 14
 MIN_PROB = 0.05  # less likely edges are left out
 _CERTAIN = 0.995  # rounds to 100 %; such edges get no label
@@ -41,9 +44,9 @@ def draw_graph(
     # Two kinds of edges leave the grid of boxes: those within the last column pass on
     # its right, and those back to an earlier column pass below.
     if (column[drawn] == column.max()).all(1).any():
-        width += _DETOUR - _MARGIN
+        width += _BESIDE - _MARGIN
     if (column[drawn[:, 0]] > column[drawn[:, 1]]).any():
-        height += _DETOUR - _MARGIN
+        height += _BELOW - _MARGIN
     at = list(zip(x.tolist(), y.tolist(), strict=True))
     lines: list[Markup] = []
     labels: list[Markup] = []  # drawn last, so that no line crosses them
@@ -132,12 +135,14 @@ def _route(start: tuple[int, int], end: tuple[int, int]) -> _Bezier:
         return (x1, y1), (x1, low), (x2, low), (x2, y2)
     # Within a column: around on the right.
     x2, y2 = end[0] + _BOX_WIDTH + 3, end[1] + middle
-    return (x1, y1), (x1 + 22, y1), (x1 + 22, y2), (x2, y2)
+    bend = min(_BEND * (abs(y2 - y1) // _ROW_STEP), _MAX_BEND)
+    return (x1, y1), (x1 + bend, y1), (x1 + bend, y2), (x2, y2)
 
 
 def _draw_label(bezier: _Bezier, text: str) -> Markup:
-    # The middle of the curve, by the Bernstein polynomials of degree three.
-    x, y = np.array([1, 3, 3, 1]) / 8 @ np.array(bezier, float)
+    # At 0.4 of the curve, by the Bernstein polynomials of degree three: nearer to its
+    # start, so that there and back have a label each.
+    x, y = np.array([0.216, 0.432, 0.288, 0.064]) @ np.array(bezier, float)
     return element(
         "text",
         text,
