@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 import frugax as fx
+from frugax.capture import UnjittedGradients
 from frugax.capture._watch_script import ScriptWatch, describe
 from frugax.cli import main
 from refusals import assert_names
@@ -175,6 +176,45 @@ def test_a_script_without_anything_to_limit_is_told_so(tmp_path, code, named):
     found = run([*FRUGAX, "exec", "--budget", "60%", "train.py"], tmp_path)
     assert found.returncode == 0
     assert_names(found.stderr, named)
+
+
+def test_gradients_that_no_jitted_function_contains_are_named(tmp_path):
+    code = """
+        import jax
+        import jax.numpy as jnp
+
+        @jax.jit
+        def loss(w):
+            return jnp.sum(jnp.sin(w) ** 2)
+
+        def body(w, _):
+            return w - jax.grad(loss)(w), None
+
+        w = jnp.ones(8)
+        step = jax.jit(lambda w: body(w, None)[0])
+        jax.lax.scan(body, step(w), None, length=2)
+        jax.value_and_grad(loss)(w)
+        """
+    write(tmp_path, "train.py", code)
+    for command in (["exec", "--memory", "1GiB"], ["explain"]):
+        options = ["--receipt", "receipt.json", "train.py"]
+        found = run([*FRUGAX, *command, *options], tmp_path)
+        assert found.returncode == 0, found.stderr
+        lines = json.loads((tmp_path / "receipt.json").read_text())
+        assert lines["unjitted_gradients"] == ["train.py:10", "train.py:15"]
+        assert_names(found.stderr, "train.py:10", "train.py:15", "outside")
+
+
+def test_gradients_of_jitted_functions_and_of_frugax_are_not_outside_of_them():
+    gradients, w, budget = UnjittedGradients(), jnp.ones(8), fx.MemoryBudget("1GiB")
+    with gradients.noting():
+        step = lambda w: jax.grad(lambda w: jnp.sum(jnp.sin(w)))(w)
+        for memory in (None, "1GiB"):
+            fx.jit(lambda w: step(w), memory=memory)(w)
+        with fx.planned("1GiB"):
+            jax.jit(jax.jit(lambda w: step(w)))(w)
+        fx.remat.plan(lambda w: jnp.sum(jnp.sin(w)), example_args=(w,), budget=budget)
+    assert not gradients.lines
 
 
 @pytest.mark.thorough  # in this process: test_jit.py

@@ -124,6 +124,10 @@ def test_a_script_is_planned_up_to_its_step_without_its_weights(tmp_path):
         pytest.param(
             "import jax\nprint(1)", ("train.py", "gradient"), marks=pytest.mark.thorough
         ),
+        (
+            "import jax\nloss = jax.jit(lambda w: w**2)\njax.grad(loss)(1.0)",
+            ("train.py:3", "outside", "jit"),
+        ),
         ("raise SystemExit(3)", ("train.py", "exit status 3")),
     ],
 )

@@ -29,6 +29,7 @@ from ._script import (
     start_in_script as start_in_script,
 )
 from ._traced_step import TracedStep as TracedStep
+from ._unjitted_gradients import UnjittedGradients as UnjittedGradients
 from ._unknown_arrays import (
     ShapesOfLargeArrays as ShapesOfLargeArrays,
     UnknownArray as UnknownArray,

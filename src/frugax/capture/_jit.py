@@ -28,6 +28,7 @@ from frugax.jaxprs import (
     close_over,
     hide_frames,
     hides_frames_below,
+    intercept_vjp,
     is_tracing,
     static_names,
     static_positions,
@@ -140,7 +141,12 @@ class PlannedFunction:
         self._names = static_names(self._plain)
         self._watched: _Program | None = None
         if budget is None and on_step is None:
-            traced = self._named(lambda *a, **k: self._trace_into(a, k))
+
+            @self._named
+            def traced(*args: Any, **kwargs: Any) -> Any:
+                with intercept_vjp(None):
+                    return self._trace_into(args, kwargs)
+
             self._watched = _Program(jax.jit(traced, **options))
         # Several threads may make the first call, such as the actors of a learner.
         self._lock = threading.RLock()
@@ -301,7 +307,8 @@ class PlannedFunction:
         with self._lock:
             program = self._programs.get(call.key)
             if program is None:
-                program = self._prepare(call, args, kwargs)
+                with intercept_vjp(None):
+                    program = self._prepare(call, args, kwargs)
                 self._programs[call.key] = program
         self._latest = program
         return program
@@ -343,7 +350,8 @@ class PlannedFunction:
                 given = self._split(args, kwargs)
                 if given.key != key:
                     raise _OtherSignatureError
-                return run(given, args, kwargs)
+                with intercept_vjp(None):
+                    return run(given, args, kwargs)
 
             return jax.jit(replay, **self._options)
 

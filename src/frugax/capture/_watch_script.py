@@ -30,6 +30,7 @@ from ._jit import PlannedFunction, read_memory
 from ._plan import JitPlan, describe_error
 from ._replace_jit import replace_jit
 from ._report import CallRecord, JitReport
+from ._unjitted_gradients import UnjittedGradients
 
 # Functions and compilations that a receipt names; its JSON has all.
 _MAX_LISTED, _MAX_COMPILES = 12, 5
@@ -51,6 +52,8 @@ def watch_script(settings: dict[str, Any]) -> None:
     # Held by `atexit`: a block that is collected as garbage would end.
     block = contextlib.ExitStack()
     block.enter_context(replace_jit(script.jit, everywhere=True))
+    if settings["memory"] is not None or settings["explain"]:
+        block.enter_context(script.unjitted.noting())
     atexit.register(lambda: (script.finish(), block.close()))
     call_before_sigterm(script.finish)
     if settings["explain"]:
@@ -85,6 +88,7 @@ class ScriptWatch:
         # its `main`: what they did stays, those of one line of source as one.
         self._records: dict[tuple[str, str], CallRecord] = {}
         self._explained: dict[CallRecord, ProgramExplanation] = {}
+        self.unjitted = UnjittedGradients()
 
     def jit(self, fun: Callable[..., Any], options: dict[str, Any]) -> PlannedFunction:
         """Take the place of `jax.jit(fun, **options)`."""
@@ -128,6 +132,8 @@ class ScriptWatch:
             _tell(describe_memory(found, settings["command"]))
         else:
             _tell(describe(reports, settings["command"], self._budget))
+        if self.unjitted.lines:
+            _tell(f"not in this report: {self.unjitted.advice}")
         if settings["receipt"] is None:
             return
         document = {
@@ -136,6 +142,7 @@ class ScriptWatch:
             "functions": [
                 to_plain(x) for x in (found if settings["explain"] else reports)
             ],
+            "unjitted_gradients": self.unjitted.lines,
         }
         try:
             write_whole(Path(settings["receipt"]), to_json(document, indent=1) + "\n")

@@ -20,6 +20,7 @@ from frugax.capture import (
     PlannedFunction,
     ShapesOfLargeArrays,
     TracedStep,
+    UnjittedGradients,
     UnknownValueError,
     devices_of,
     replace_jit,
@@ -74,6 +75,7 @@ def plan_in_script(settings: dict[str, Any]) -> None:
     # Held by `atexit`: a block that is collected as garbage would end.
     block = contextlib.ExitStack()
     block.enter_context(replace_jit(script.jit, everywhere=True))
+    block.enter_context(script.unjitted.noting())
     # Those of one run are of one platform.
     block.enter_context(devices_of(Target(settings["targets"][0])))
     if not settings["execute"]:
@@ -91,6 +93,7 @@ class _ScriptPlanner:
         self._is_written = False
         self._error = ""
         self._jitted: list[PlannedFunction] = []
+        self.unjitted = UnjittedGradients()
         self._passed: list[str] = []  # steps that were called, and are not wanted
 
     def jit(self, fun: Callable[..., Any], options: dict[str, Any]) -> PlannedFunction:
@@ -172,6 +175,8 @@ class _ScriptPlanner:
             f"{place} needs {what}, since large arrays are not made: give the script a "
             "smaller config, or add --execute to make them"
         )
+        if advice := self.unjitted.advice:
+            self._error += f"; it takes {advice}"
 
     def finish(self) -> None:
         """At the end of the script: there was no step."""
@@ -182,6 +187,8 @@ class _ScriptPlanner:
             "it ended before it called a function of jax.jit or jax.pmap that takes a "
             f"gradient: jit its step, or name a function to plan, such as {script}:make"
         )
+        if advice := self.unjitted.advice:
+            none = f"it takes {advice}"
         if self._passed:
             none = f"it called {', '.join(self._passed)}, but no step named {wanted!r}"
         self._write(ScriptPlan(problem=self._error or none))

@@ -255,7 +255,7 @@ _plain_vjp = jax_api.vjp
 
 
 @contextlib.contextmanager
-def intercept_vjp(intercept: Callable[..., Any]) -> Iterator[None]:
+def intercept_vjp(intercept: Callable[..., Any] | None) -> Iterator[None]:
     """Call `intercept` in the place of `jax.vjp` in this thread, inside of the block.
 
     `jax.grad`, `jax.value_and_grad` and `jax.jacrev` look `vjp` up when they are
@@ -263,7 +263,7 @@ def intercept_vjp(intercept: Callable[..., Any]) -> Iterator[None]:
 
     Args:
         intercept: called as `intercept(vjp, function, *primals, has_aux=...)`, where
-            `vjp` is JAX's own.
+            `vjp` is JAX's own. None calls that, also inside of another block.
     """
     outer = getattr(_interception, "call", None)
     token = object()
