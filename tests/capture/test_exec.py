@@ -217,7 +217,7 @@ def test_gradients_of_jitted_functions_and_of_frugax_are_not_outside_of_them():
     assert not gradients.lines
 
 
-@pytest.mark.thorough  # in this process: test_jit.py
+@pytest.mark.thorough  # in this process: test_jit_report.py
 def test_without_a_budget_it_only_watches(tmp_path):
     write(tmp_path, "train.py", TRAIN)
     found = run([*FRUGAX, "exec", "--receipt", "receipt.json", "train.py"], tmp_path)

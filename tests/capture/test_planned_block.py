@@ -1,0 +1,70 @@
+"""`fx.planned`: functions that are jitted inside of a block."""
+
+import functools
+import threading
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+import frugax as fx
+from frugax.jaxprs import intercept_vjp
+from planned_steps import ROWS, WEIGHTS, loss
+
+
+def test_other_threads_and_later_calls_are_not_affected():
+    seen, plain_vjp, plain_jit = [], jax.vjp, jax.jit
+
+    def elsewhere():
+        jax.grad(jnp.sin)(1.0)
+        seen.append(type(jax.jit(jnp.sin)).__name__)
+
+    def count(vjp, *args, **options):
+        seen.append("here")
+        return vjp(*args, **options)
+
+    with fx.planned("60%"), intercept_vjp(count):
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        jax.grad(jnp.sin)(1.0)
+        seen.append(type(jax.jit(jnp.sin)).__name__)
+    assert seen == ["PjitFunction", "here", "PlannedFunction"]
+    assert jax.vjp is plain_vjp
+    assert jax.jit is plain_jit
+
+
+@pytest.mark.parametrize("wrap", ["jit", "pmap"])
+def test_a_function_that_is_jitted_again_is_known_as_to_jax(wrap):
+    traced = []
+
+    def double(x):
+        traced.append(x)
+        return 2 * x
+
+    x = jnp.ones((len(jax.devices()), 3))
+    with fx.planned("60%"):
+        getattr(jax, wrap)(double)(x)
+        before = len(traced)
+        assert jnp.all(getattr(jax, wrap)(double)(x) == 2)
+        assert len(traced) == before
+        triple = functools.wraps(double)(lambda x: 3 * x)
+        assert jnp.all(getattr(jax, wrap)(triple)(x) == 3)
+        donating = getattr(jax, wrap)(double, donate_argnums=0)
+        assert jnp.all(donating(x + 1) == 4)
+
+
+def test_what_frugax_jits_to_plan_is_left_alone_but_not_a_training_step():
+    with fx.planned("60%"):
+        own = fx.remat.fast_convolutions(jnp.sin)
+        assert type(own).__name__ == "PjitFunction"
+        assert type(jax.jit(inline=True)(jnp.sin)).__name__ == "PlannedFunction"
+        planned = train_step_bytes()
+    assert planned < 0.61 * train_step_bytes()
+
+
+def train_step_bytes():
+    step = fx.train.make_train_step(loss, optax.sgd(0.1))
+    step(step.init(WEIGHTS), ROWS)
+    return step.program.temp_bytes
