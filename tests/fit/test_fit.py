@@ -224,7 +224,15 @@ PLACED = {
 }
 
 
-@pytest.mark.parametrize("placed", PLACED)
+@pytest.mark.parametrize(
+    "placed",
+    [
+        "inside",
+        "jit",
+        pytest.param("arguments", marks=pytest.mark.thorough),
+        pytest.param("shard_map", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_step_that_names_devices_lies_likewise_on_those_of_a_target(placed):
     fn, args, limit = PLACED[placed]
     targets = [FOUR] if GPU.problem else [FOUR, Target("h100x4")]
@@ -235,6 +243,7 @@ def test_a_step_that_names_devices_lies_likewise_on_those_of_a_target(placed):
         assert row.moved_bytes > 0
 
 
+@pytest.mark.thorough
 @needs_gpu_compiler
 def test_a_second_gradient_is_planned_after_that_of_the_first_for_an_absent_target():
     def step(a, b, x):
@@ -326,6 +335,7 @@ def test_the_largest_batch_fits_and_a_larger_one_does_not():
     assert found.rows < too_large <= found.rows * 1.6
 
 
+@pytest.mark.thorough
 @needs_gpu_compiler
 def test_a_layout_that_divides_no_work_is_not_the_cheapest():
     small = ([f32(64, 64)] * 4, f32(65536, 64))  # weights that are not divided

@@ -259,6 +259,7 @@ def test_a_step_has_one_answer_for_the_devices_here_and_as_jax_jit_compiles_it()
     assert "params[0]" in {h.name for h in peak.held}
 
 
+@pytest.mark.thorough
 @needs_gpu_compiler
 def test_no_more_chunks_are_taken_than_fit_where_the_model_counts_too_many_bytes():
     def layer(p, x):
@@ -350,6 +351,7 @@ def test_a_sharded_step_keeps_its_sharding_on_other_devices():
     assert row.unplanned_bytes < one.unplanned_bytes
 
 
+@pytest.mark.thorough
 @needs_gpu_compiler
 def test_a_shard_map_is_planned_for_other_devices():
     mesh = Mesh(jax.devices()[:4], "data")

@@ -228,7 +228,11 @@ def test_the_bytes_of_a_plan_with_a_layout_are_of_one_device(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "shape", "share"), [("data", (4,), 0.7), ("tensor", (1, 4), 1.0)]
+    ("kind", "shape", "share"),
+    [
+        pytest.param("data", (4,), 0.7, marks=pytest.mark.thorough),
+        ("tensor", (1, 4), 1.0),
+    ],
 )
 def test_the_program_of_one_device_is_the_one_that_is_planned(kind, shape, share):
     """The plan of all devices together was refused here, with too much as needed."""
