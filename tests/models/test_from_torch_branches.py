@@ -162,6 +162,24 @@ def test_a_branch_on_a_buffer_that_forward_changes_is_not_the_old_one():
     assert compiled.evaluate(imported.params, data)["output"].max() == 2
 
 
+def test_a_buffer_may_be_a_length():
+    class Pads(nn.Module):  # as the codec of sounds in transformers
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("stride", torch.tensor(2))
+
+        def forward(self, x):
+            wanted = torch.ceil(x.shape[1] / self.stride).long() * self.stride
+            if x.shape[1] < wanted - 1:
+                x = x * 2
+            x = F.pad(x, (self.stride, wanted - x.shape[1]), "reflect")
+            return x.view(-1, self.stride)
+
+    imported, x = from_torch(Pads(), (torch.randn(2, 5),)), torch.randn(3, 5)
+    assert imported.free_shapes["x"] == ("x_0", 5)
+    np.testing.assert_allclose(evaluate(imported, x), Pads()(x))
+
+
 def pad_to_four(x):
     return F.pad(x, (0, 4 - x.shape[1] % 4), value=1.0) if x.shape[1] % 4 else x
 

@@ -65,6 +65,16 @@ def test_lengths_are_free_of_arguments_that_forward_takes_by_any_name():
     assert evaluate(imported, torch.ones(4, 5), torch.ones(4, 5)).shape == (4, 5)
 
 
+def test_lengths_are_fixed_where_forward_takes_no_free_ones():
+    def scale(x):
+        if not all(type(n) is int for n in x.shape):
+            raise TypeError
+        return x * 2
+
+    imported = from_torch(Function(scale), (torch.ones(2, 3),))
+    assert imported.free_shapes == {"x": (2, 3)}
+
+
 def test_a_length_that_was_traced_is_not_free():
     class Fixed(nn.Module):
         def forward(self, x):

@@ -128,9 +128,8 @@ def _export(
             warnings.simplefilter("ignore")  # about torch's own use of its own names
             module.forward = asking
             ignore_own_casts(module)
-            exported = torch.export.export(
-                module, traced.args, traced.kwargs, dynamic_shapes=shapes
-            )
+            args, kwargs = traced.fill(traced.arrays)
+            exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
             # With them torch traces its checks of free lengths anew in each
             # decomposition, which takes minutes where windows cut an image.
             exported.example_inputs = None

@@ -121,6 +121,9 @@ class TracedCalls(TorchFunctionMode):
             if func in _INDEXING:
                 args = args[0], self._index_by_places(args[1]), *args[2:]
             args, kwargs = pytree.tree_map(self._first_equal, (args, kwargs))
+        if _takes_lengths(func):
+            # torch would take a length from a tensor as one that depends on data.
+            args, kwargs = pytree.tree_map(self._length, (args, kwargs))
         text = func, *map(self._describe, pytree.tree_leaves((args, kwargs)))
         call = self._numbers.setdefault(text, len(self._numbers))
         result = func(*args, **kwargs)
@@ -214,6 +217,16 @@ class TracedCalls(TorchFunctionMode):
         gap = tensor._version - value._version if has_value else 0
         self._values[id(tensor)] = (value, gap) if has_value else None
 
+    def _length(self, value: Any) -> Any:
+        """An integer in place of a tensor that has it as value."""
+        if not isinstance(value, torch.Tensor) or value.dtype != torch.int64:
+            return value
+        known = None if value.ndim else self._value(value)
+        if known is None:
+            return value
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
+            return int(known)
+
     def _constant(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The value of a buffer, or of a tensor that the module holds otherwise."""
         if isinstance(tensor, torch.nn.Parameter):
@@ -260,6 +273,14 @@ class TracedCalls(TorchFunctionMode):
             condition = condition.detach().reshape(())
             self.questions[key] = Question(condition, answer, place)
         return self.questions[key].answer
+
+
+def _takes_lengths(func: Any) -> bool:
+    """Whether a function takes lengths, and no list of tensors."""
+    packet = getattr(torch.ops.aten, getattr(func, "__name__", ""), None)
+    schemas = [getattr(packet, o)._schema for o in packet.overloads()] if packet else []
+    kinds = {str(a.type) for schema in schemas for a in schema.arguments}
+    return "List[int]" in kinds and "List[Tensor]" not in kinds
 
 
 def _evaluate(func: Any, args: Any, kwargs: Any) -> Sequence[Any] | None:

@@ -64,7 +64,7 @@ class TracedModule:
         try:
             with torch.no_grad():
                 for _ in range(calls):
-                    args, kwargs = self._replace_tensors(values)
+                    args, kwargs = self.fill(values)
                     outputs, _ = split_outputs(self.module(*args, **kwargs))
             return list(map(to_numpy, outputs))
         finally:
@@ -103,7 +103,7 @@ class TracedModule:
         others: list[str] = []
         # Some modules have no gradient, and raise whatever they do.
         for mode in (torch.no_grad, torch.enable_grad):
-            args, kwargs = self._replace_tensors(self.arrays)
+            args, kwargs = self.fill(self.arrays)
             with (
                 mode(), warnings.catch_warnings(), contextlib.suppress(Exception),
             ):  # fmt: skip
@@ -121,8 +121,12 @@ class TracedModule:
         functions = {f.__name__ for f in functions if issubclass(f, own)}
         return others, sorted(n.removesuffix("Backward") for n in functions)
 
-    def _replace_tensors(self, values: Sequence[np.ndarray]) -> tuple[Any, Any]:
-        """The arguments with other values, which a forward may change in place."""
+    def fill(self, values: Sequence[np.ndarray]) -> tuple[Any, Any]:
+        """The arguments with other values, as tensors of their own.
+
+        A forward may change them in place, and torch.export notes on them which of
+        their lengths are free.
+        """
         rest = iter(zip(values, self.tensors, strict=True))
 
         def replace(leaf: Any) -> Any:
