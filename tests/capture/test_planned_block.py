@@ -9,8 +9,9 @@ import optax
 import pytest
 
 import frugax as fx
+from frugax.capture import PlannedFunction, replace_jit
 from frugax.jaxprs import intercept_vjp
-from planned_steps import ROWS, WEIGHTS, loss
+from planned_steps import ROWS, WEIGHTS, assert_same, loss, sgd
 
 
 def test_other_threads_and_later_calls_are_not_affected():
@@ -53,6 +54,38 @@ def test_a_function_that_is_jitted_again_is_known_as_to_jax(wrap):
         assert jnp.all(getattr(jax, wrap)(triple)(x) == 3)
         donating = getattr(jax, wrap)(double, donate_argnums=0)
         assert jnp.all(donating(x + 1) == 4)
+
+
+def test_a_scan_outside_of_jit_and_the_rows_of_a_jitted_step_are_planned():
+    made: list[PlannedFunction] = []
+    as_before = jax.vmap, jax.lax.scan
+
+    def make(fun, options):
+        budget = fx.MemoryBudget.share("60%")
+        made.append(PlannedFunction(fun, budget, options, needs_gradient=False))
+        return made[-1]
+
+    def steps(w, xs):
+        return jax.lax.scan(sgd, w, xs)
+
+    batches, rows = jnp.stack([ROWS] * 3), jnp.stack([WEIGHTS] * 3)
+    times = lambda x, n: n * x
+    looped, mapped = steps(WEIGHTS, batches), jax.vmap(sgd)(rows, batches)
+    with replace_jit(make):
+        step = jax.jit(sgd, donate_argnums=0)
+        for _ in range(2):
+            assert_same(steps(WEIGHTS, batches), looped)
+            assert_same(jax.vmap(step)(rows + 0, batches), mapped)
+        jax.jit(steps)(WEIGHTS, batches)
+        static = jax.vmap(jax.jit(times, static_argnums=1), (0, None))
+        assert jnp.all(static(rows, 2) == 2 * rows)
+    assert [f.record.calls for f in made] == [0, 2, 2, 1, 0]
+    assert [len(f.record.compiles) for f in made] == [0, 1, 1, 1, 0]
+    for planned in made[1:4]:
+        assert planned.plan is not None
+        assert planned.plan.gradients
+        assert planned.plan.fits
+    assert (jax.vmap, jax.lax.scan) == as_before
 
 
 def test_what_frugax_jits_to_plan_is_left_alone_but_not_a_training_step():

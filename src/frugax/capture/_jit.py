@@ -116,6 +116,7 @@ class PlannedFunction:
         on_search: called before programs are tried that recompute, with the one without
             a plan and the seconds that this takes at most.
         on_compile: called after each compilation.
+        options: those of `jax.jit`.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class PlannedFunction:
         self.record = CallRecord(*find_source(fun))
         self.on_search: Callable[[CallRecord, JitPlan, float], None] | None = None
         self.on_compile: Callable[[PlannedFunction], None] | None = None
-        self._fun, self._budget, self._options = fun, budget, options
+        self._fun, self._budget, self.options = fun, budget, options
         self._needs_gradient, self._on_step = needs_gradient, on_step
         self._positions = static_positions(self._plain)
         self._names = static_names(self._plain)
@@ -201,7 +202,7 @@ class PlannedFunction:
 
     def __reduce__(self) -> Any:
         make = functools.partial(PlannedFunction, needs_gradient=self._needs_gradient)
-        return make, (self._fun, self._budget, self._options)
+        return make, (self._fun, self._budget, self.options)
 
     def __getattr__(self, name: str) -> Any:
         # What JAX gives its jitted functions beside the methods below.
@@ -285,6 +286,11 @@ class PlannedFunction:
             ),
         )
 
+    @property
+    def is_mappable(self) -> bool:
+        """Whether its options hold for the same function of further axes."""
+        return self.options.keys() <= {"donate_argnums", "donate_argnames", "inline"}
+
     # --- planning -----------------------------------------------------------------
 
     def _jitted_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -338,7 +344,7 @@ class PlannedFunction:
         """Trace the function, the only time for these shapes, and plan the program."""
         # A new function: JAX must not find a trace without marks.
         fresh = self._named(lambda *a, **k: self._trace_into(a, k))
-        jitted = jax.jit(fresh, **self._options)
+        jitted = jax.jit(fresh, **self.options)
         traced, unmarked = trace_marked(jitted, self._plain, args, kwargs)
         out_tree = traced.out_tree
         staged = StagedProgram.of(close_over(traced), unmarked)
@@ -353,7 +359,7 @@ class PlannedFunction:
                 with intercept_vjp(None):
                     return run(given, args, kwargs)
 
-            return jax.jit(replay, **self._options)
+            return jax.jit(replay, **self.options)
 
         def build(chosen: Chosen) -> CalledProgram:
             run = lambda given, *_: out_tree.unflatten(staged.run(chosen, given.leaves))

@@ -12,9 +12,11 @@ import jax
 from jax import (  # kept where they are replaced
     jit as _jax_jit,
     pmap as _jax_pmap,
+    vmap as _jax_vmap,
 )
+from jax.lax import scan as _jax_scan
 
-from frugax.jaxprs import hides_frames_below
+from frugax.jaxprs import hides_frames_below, is_tracing
 
 from ._absent_devices import without_backend
 from ._jit import Memory, PlannedFunction, read_memory
@@ -24,6 +26,7 @@ from ._pmap import jitted_pmap
 # is not to be planned.
 _FOR_USERS = ("train", "models", "watch")
 
+_lax: Any = jax.lax
 _MADE = "__frugax_made__"
 _lock = threading.Lock()
 # The thread of each open block, None for all threads, and what makes jitted functions.
@@ -67,8 +70,9 @@ def replace_jit(
 ) -> Iterator[None]:
     """Let `make(fun, options)` take the place of `jax.jit(fun, **options)`.
 
-    And that of `jax.pmap`, which jits its function. Not where frugax itself calls them
-    to plan or to measure.
+    And that of `jax.pmap`, of a `jax.lax.scan` outside of a jitted function, and of the
+    `jax.vmap` of a jitted function, which all make one compiled program. Not where
+    frugax itself calls them to plan or to measure.
 
     Args:
         make: makes the jitted function.
@@ -77,7 +81,7 @@ def replace_jit(
     block = (None if everywhere else threading.get_ident(), make)
     with _lock:
         _open_blocks.append(block)
-        jax.jit, jax.pmap = _jit, _pmap
+        jax.jit, jax.pmap, jax.vmap, _lax.scan = _jit, _pmap, _vmap, _scan
     try:
         yield
     finally:
@@ -85,6 +89,7 @@ def replace_jit(
             _open_blocks.remove(block)
             if not _open_blocks:
                 jax.jit, jax.pmap = _jax_jit, _jax_pmap
+                jax.vmap, _lax.scan = _jax_vmap, _jax_scan
 
 
 @hides_frames_below
@@ -106,6 +111,37 @@ def _pmap(fun: Any, axis_name: Any = None, **options: Any) -> Any:
         return _jax_pmap(fun, **options)
     build = lambda: jitted_pmap(make, fun, without_backend(options))
     return _made_once(fun, (make, "pmap", options), build)
+
+
+@hides_frames_below
+def _vmap(fun: Any, *args: Any, **options: Any) -> Any:
+    mapped: Any = _jax_vmap(fun, *args, **options)
+    make = _find_maker(fun)
+    if make is None or not isinstance(fun, PlannedFunction) or not fun.is_mappable:
+        return mapped
+    asked = (make, "vmap", args, options)
+    jitted = _made_once(fun, asked, lambda: make(mapped, fun.options))
+
+    @hides_frames_below
+    @functools.wraps(mapped)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (mapped if is_tracing() else jitted)(*args, **kwargs)
+
+    return call
+
+
+@hides_frames_below
+def _scan(f: Any, init: Any, xs: Any = None, length: Any = None, **options: Any) -> Any:
+    make = None if is_tracing() else _find_maker(f)
+    if make is None:
+        return _jax_scan(f, init, xs, length, **options)
+
+    @functools.wraps(f)
+    def loop(init: Any, xs: Any) -> Any:
+        return _jax_scan(f, init, xs, length, **options)
+
+    asked = (make, "scan", length, options)
+    return _made_once(f, asked, lambda: make(loop, {}))(init, xs)
 
 
 class _Made:
@@ -130,7 +166,7 @@ def _made_once(fun: Any, asked: Any, build: Callable[[], Any]) -> Any:
 
     `jax.jit(f)(x)` in a loop compiles once: JAX knows f again.
     """
-    if not isinstance(fun, types.FunctionType | functools.partial):
+    if not isinstance(fun, types.FunctionType | functools.partial | PlannedFunction):
         return build()
     with _lock:
         made = vars(fun).get(_MADE)

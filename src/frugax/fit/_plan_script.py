@@ -148,6 +148,7 @@ class _ScriptPlanner:
             for function in self._jitted
             if function.record.calls == 0 and _is_users(function.__wrapped__)
         )
+        others.pop(f"{step.name} ({step.place})", None)  # jitted in several ways
         return ScriptPlan(
             step=name, others=tuple(others), rows=tuple(rows), peaks=tuple(peaks)
         )
