@@ -187,12 +187,12 @@ def test_gradients_that_no_jitted_function_contains_are_named(tmp_path):
         def loss(w):
             return jnp.sum(jnp.sin(w) ** 2)
 
-        def body(_, w):
+        def body(w):
             return w - jax.grad(loss)(w)
 
         w = jnp.ones(8)
-        step = jax.jit(lambda w: body(0, w))
-        jax.lax.fori_loop(0, 2, body, step(w))
+        step = jax.jit(lambda w: body(w))
+        jax.lax.while_loop(lambda w: w[0] > 2, body, step(w))
         jax.value_and_grad(loss)(w)
         """
     write(tmp_path, "train.py", code)

@@ -14,7 +14,7 @@ from jax import (  # kept where they are replaced
     pmap as _jax_pmap,
     vmap as _jax_vmap,
 )
-from jax.lax import scan as _jax_scan
+from jax.lax import fori_loop as _jax_fori_loop, scan as _jax_scan
 
 from frugax.jaxprs import hides_frames_below, is_tracing
 
@@ -70,9 +70,9 @@ def replace_jit(
 ) -> Iterator[None]:
     """Let `make(fun, options)` take the place of `jax.jit(fun, **options)`.
 
-    And that of `jax.pmap`, of a `jax.lax.scan` outside of a jitted function, and of the
-    `jax.vmap` of a jitted function, which all make one compiled program. Not where
-    frugax itself calls them to plan or to measure.
+    And that of `jax.pmap`, of a `scan` or `fori_loop` outside of a jitted function, and
+    of the `jax.vmap` of a jitted function, which all make one compiled program. Not
+    where frugax itself calls them to plan or to measure.
 
     Args:
         make: makes the jitted function.
@@ -81,7 +81,8 @@ def replace_jit(
     block = (None if everywhere else threading.get_ident(), make)
     with _lock:
         _open_blocks.append(block)
-        jax.jit, jax.pmap, jax.vmap, _lax.scan = _jit, _pmap, _vmap, _scan
+        jax.jit, jax.pmap, jax.vmap = _jit, _pmap, _vmap
+        _lax.scan, _lax.fori_loop = _scan, _fori_loop
     try:
         yield
     finally:
@@ -89,7 +90,8 @@ def replace_jit(
             _open_blocks.remove(block)
             if not _open_blocks:
                 jax.jit, jax.pmap = _jax_jit, _jax_pmap
-                jax.vmap, _lax.scan = _jax_vmap, _jax_scan
+                jax.vmap = _jax_vmap
+                _lax.scan, _lax.fori_loop = _jax_scan, _jax_fori_loop
 
 
 @hides_frames_below
@@ -131,17 +133,32 @@ def _vmap(fun: Any, *args: Any, **options: Any) -> Any:
 
 
 @hides_frames_below
-def _scan(f: Any, init: Any, xs: Any = None, length: Any = None, **options: Any) -> Any:
+def _scan(f: Any, init: Any, xs: Any = None, *args: Any, **options: Any) -> Any:
     make = None if is_tracing() else _find_maker(f)
     if make is None:
-        return _jax_scan(f, init, xs, length, **options)
+        return _jax_scan(f, init, xs, *args, **options)
 
     @functools.wraps(f)
     def loop(init: Any, xs: Any) -> Any:
-        return _jax_scan(f, init, xs, length, **options)
+        return _jax_scan(f, init, xs, *args, **options)
 
-    asked = (make, "scan", length, options)
+    asked = (make, "scan", args, options)
     return _made_once(f, asked, lambda: make(loop, {}))(init, xs)
+
+
+@hides_frames_below
+def _fori_loop(lower: Any, upper: Any, body_fun: Any, init_val: Any, **kw: Any) -> Any:
+    is_known = isinstance(lower, int) and isinstance(upper, int)
+    make = _find_maker(body_fun) if is_known and not is_tracing() else None
+    if make is None:
+        return _jax_fori_loop(lower, upper, body_fun, init_val, **kw)
+
+    @functools.wraps(body_fun)
+    def loop(init: Any) -> Any:
+        return _jax_fori_loop(lower, upper, body_fun, init, **kw)
+
+    asked = (make, "fori_loop", lower, upper, kw)
+    return _made_once(body_fun, asked, lambda: make(loop, {}))(init_val)
 
 
 class _Made:
