@@ -87,6 +87,10 @@ def for_seeds(w, x):
     return jax.vmap(train)(jnp.array([0.1, 0.2]))
 
 
+def in_checkpoint(w, x):
+    return jax.checkpoint(lambda w: sgd(w, x))(w)
+
+
 def for_nested_seeds(w, x):
     one = lambda w: jax.value_and_grad(loss)(w, x)
     grad = jax.vmap(jax.vmap(one, in_axes=2, out_axes=(0, 1)))
@@ -150,6 +154,7 @@ def by_numbers_of_python(w, x):
 
 _IN_CI = (
     in_scan,
+    in_checkpoint,
     by_numbers_of_python,
     of_complex_weights,
     for_seeds,
@@ -168,6 +173,7 @@ _IN_CI = (
             in_scan,
             in_branch,
             in_nested_jit,
+            in_checkpoint,
             of_closed_over,
             with_aux,
             by_pullback,

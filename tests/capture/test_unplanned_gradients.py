@@ -16,7 +16,7 @@ from frugax.capture import (
     UnplannedWarning,
 )
 from planned_steps import ROWS, WEIGHTS, assert_same, loss, sgd
-from refusals import warns
+from refusals import assert_names, warns
 
 
 def hessian_products(w, x):
@@ -209,7 +209,8 @@ def test_where_nothing_is_planned_the_program_is_as_small(fun):
         *((fun, "2 times") for fun in (pulled_twice, pulled_by_its_pullback)),
         (pulled_by_its_printed_value, "with effects"),
         (pulled_by_its_gradient, "by another gradient"),
-        *((fun, "jax.vmap") for fun in (per_example, mapped_later, hessian)),
+        (hessian, "derivative"),
+        *((fun, "jax.vmap") for fun in (per_example, mapped_later)),
         (by_a_rule_for_reverse_mode, "has a custom_vjp"),
         (exchanged_in_the_loss, "shard_map"),
         (by_a_rule_on_devices, "custom_vjp"),
@@ -219,6 +220,14 @@ def test_where_nothing_is_planned_the_program_is_as_small(fun):
 def test_a_warning_names_what_is_not_planned(fun, cause):
     with warns(UnplannedWarning, fun.__name__, "test_unplanned_gradients.py", cause):
         fx.jit(fun, memory="60%")(WEIGHTS, ROWS)
+
+
+def test_a_hessian_is_named_as_one_derivative_inside_of_another():
+    step = fx.jit(hessian, memory="60%")
+    with warns(UnplannedWarning, "hessian"):
+        step(WEIGHTS, ROWS)
+    (reason,) = step.report().program.unplanned
+    assert_names(reason, "derivative")
 
 
 def test_where_marks_fail_the_function_runs_as_it_is(monkeypatch):

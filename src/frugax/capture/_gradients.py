@@ -204,7 +204,11 @@ class GradientMarker:
         """Make the gradients of all rows of a `jax.vmap`; note it if that cannot be."""
         inputs = [dim is not None for dim in dims]
         reason = ""
-        if not all(inputs[gradient.num_consts :]):
+        is_shared = not all(inputs[gradient.num_consts :])
+        pushed = (both.gradient for both in self.pushed.values() if both is not None)
+        if is_shared and gradient in pushed:
+            reason = _INSIDE  # `jax.hessian`, for example, has a row for each tangent
+        elif is_shared:
             reason = "is one for each row of jax.vmap, of weights that the rows share"
         elif any(has_explicit_axes(x) for x in gradient.forward.in_avals):
             reason = "is inside of jax.vmap, over a mesh of explicit axes"

@@ -249,6 +249,8 @@ def _find_sites(
             for part in value if isinstance(value, tuple | list) else (value,):
                 if isinstance(part, ClosedJaxpr):
                     _find_sites(part.jaxpr, depth + 1, sites, unplanned)
+                elif isinstance(part, Jaxpr) and _is_checkpoint(eqn):
+                    _find_sites(part, depth + 1, sites, unplanned)
                 elif isinstance(part, Jaxpr) and _has_marks(part):
                     unplanned.append(
                         f"a gradient is inside of {eqn.primitive.name}, whose body is "
@@ -437,6 +439,12 @@ def _evaluate(
                 flush()
                 outs = jaxpr_as_fun(eqn.params["call"])(*read(eqn.invars))
                 env.update(zip(eqn.outvars, outs, strict=True))
+            elif _is_checkpoint(eqn) and _holds_marks(eqn):
+                # Nothing is differentiated here, so nothing would be recomputed.
+                flush()
+                (body,) = jaxprs_in_params(eqn.params)
+                outs = _evaluate(body, (), read(eqn.invars), chosen)
+                env.update(zip(eqn.outvars, outs, strict=True))
             elif _is_marked_shard_map(eqn):
                 if not chosen:
                     pending.append(eqn)
@@ -453,6 +461,11 @@ def _evaluate(
 def _value(literal: Literal) -> Any:
     # JAX's own kind of float cannot be differentiated.
     return float(literal.val) if isinstance(literal.val, float) else literal.val
+
+
+def _is_checkpoint(eqn: JaxprEqn) -> bool:
+    """Whether it is a `jax.checkpoint`, whose program has no constants."""
+    return eqn.primitive.name in ("checkpoint", "remat2")
 
 
 def _is_marked_shard_map(eqn: JaxprEqn) -> bool:
