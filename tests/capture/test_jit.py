@@ -93,6 +93,20 @@ def test_options_of_jax_jit_keep_their_meaning():
     assert "kind: 'sgd' -> 'none'" in ours.compiles[1].cause
 
 
+@pytest.mark.parametrize("memory", ["1GiB", None])
+def test_static_arguments_may_be_any_of_the_positional_ones(memory):
+    def slope(w, *rest, lr=1.0):
+        return lr * jax.grad(lambda w: jnp.sum(w**2) * rest[0] * rest[1])(w)
+
+    for place in (2, -1):
+        step = fx.jit(slope, memory=memory, static_argnums=place)
+        assert jnp.allclose(step(WEIGHTS, 1.0, 2), 4 * WEIGHTS)
+        assert jnp.allclose(step(WEIGHTS, 1.0, 3), 6 * WEIGHTS)
+        assert "args[2]: 2 -> 3" in step.compiles[1].cause
+        with refuses(ValueError, "static_argnums"):
+            fx.jit(slope, memory=memory, static_argnums=-1)(w=WEIGHTS)
+
+
 def test_it_decorates_functions_with_and_without_options_and_methods():
     @fx.jit
     def plain(x):

@@ -60,12 +60,11 @@ class Call:
 
     def name_leaves(self, signature: inspect.Signature | None) -> list[str]:
         """For each leaf, the name of the parameter that it belongs to."""
-        known = signature.parameters.values() if signature else ()
-        names = [p.name for p in known if p.kind is not p.VAR_POSITIONAL]
         args, kwargs = self.by_argument(self.leaves)
         found: list[str] = []
-        for i, leaves in enumerate(args):
-            name = names[i] if i < len(names) else f"args[{i}]"
+        for name, leaves in zip(
+            name_positions(signature, len(args)), args, strict=True
+        ):
             found += [name] * len(leaves)
         for name, leaves in kwargs.items():
             found += [name] * len(leaves)
@@ -81,6 +80,13 @@ class Call:
             else:
                 kwargs[place] = value
         return args, kwargs
+
+
+def name_positions(signature: inspect.Signature | None, count: int) -> list[str]:
+    """The parameters of the first arguments; those of `*args` are `args[1]`, say."""
+    known = signature.parameters.values() if signature else ()
+    names = [p.name for p in known if p.kind <= p.POSITIONAL_OR_KEYWORD][:count]
+    return [*names, *(f"args[{i}]" for i in range(len(names), count))]
 
 
 def _type_of(leaf: Any) -> Hashable:

@@ -42,7 +42,7 @@ from frugax.train.compiles import (
     warn_at_call_site,
 )
 
-from ._call import Call, CalledProgram
+from ._call import Call, CalledProgram, name_positions
 from ._donation import Donation
 from ._explain import ProgramExplanation
 from ._gradients import trace_marked
@@ -330,13 +330,17 @@ class PlannedFunction:
     def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         static: list[tuple[int | str, Any]] = []
         dynamic = list(args)
-        for n in sorted({n % len(args) for n in self._positions if n < len(args)}):
+        for n in self._static_places(len(args)):
             static.append((n, args[n]))
             dynamic[n] = None
         named = {n: v for n, v in kwargs.items() if n not in self._names}
         static += [(n, kwargs[n]) for n in sorted(kwargs) if n in self._names]
         leaves, tree = jax.tree.flatten((tuple(dynamic), named))
         return Call(leaves, tree, tuple(static))
+
+    def _static_places(self, count: int) -> list[int]:
+        """The static ones of so many positional arguments; JAX refuses wrong ones."""
+        return sorted({n % count for n in self._positions if -count <= n < count})
 
     def _prepare(
         self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -491,16 +495,13 @@ class PlannedFunction:
 
     def _find_cause(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The difference of a call that has compiled from the nearest before it."""
-        try:
-            bound = inspect.signature(self._fun).bind(*args, **kwargs).arguments
-        except (TypeError, ValueError):  # a builtin without a signature
-            bound = {**{f"args[{i}]": x for i, x in enumerate(args)}, **kwargs}
-        names = [*bound]
-        static = {n for n in names if n in self._names}
-        static |= {names[n % len(args)] for n in self._positions if n < len(args)}
+        names = name_positions(self._signature, len(args))
+        bound = {**dict(zip(names, args, strict=True)), **kwargs}
+        static = {n for n in bound if n in self._names}
+        static |= {names[n] for n in self._static_places(len(args))}
         new = Signature.read(
             {n: v for n, v in bound.items() if n not in static},
-            static=_Static((n, bound[n]) for n in names if n in static),
+            static=_Static((n, bound[n]) for n in bound if n in static),
             committed=True,
         )
         cause = "the first call"
