@@ -88,6 +88,9 @@ def test_loops_outside_of_jit_and_the_rows_of_a_jitted_step_are_planned():
         assert jnp.all(static(rows, 2) == 2 * rows)
     assert [f.record.calls for f in made] == [0, 2, 2, 2, 1, 1, 0]
     assert [len(f.record.compiles) for f in made] == [0, 1, 1, 1, 1, 1, 0]
+    donation = made[2].explain().donation
+    assert donation is not None
+    assert {*donation.possible} == {"init_val"}
     for planned in made[1:6]:
         assert planned.plan is not None
         assert planned.plan.gradients

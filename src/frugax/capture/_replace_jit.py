@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import sys
 import threading
 import types
@@ -138,12 +139,11 @@ def _scan(f: Any, init: Any, xs: Any = None, *args: Any, **options: Any) -> Any:
     if make is None:
         return _jax_scan(f, init, xs, *args, **options)
 
-    @functools.wraps(f)
     def loop(init: Any, xs: Any) -> Any:
         return _jax_scan(f, init, xs, *args, **options)
 
     asked = (make, "scan", args, options)
-    return _made_once(f, asked, lambda: make(loop, {}))(init, xs)
+    return _made_once(f, asked, lambda: make(_named(loop, f), {}))(init, xs)
 
 
 @hides_frames_below
@@ -153,12 +153,21 @@ def _fori_loop(lower: Any, upper: Any, body_fun: Any, init_val: Any, **kw: Any) 
     if make is None:
         return _jax_fori_loop(lower, upper, body_fun, init_val, **kw)
 
-    @functools.wraps(body_fun)
-    def loop(init: Any) -> Any:
-        return _jax_fori_loop(lower, upper, body_fun, init, **kw)
+    def loop(init_val: Any) -> Any:
+        return _jax_fori_loop(lower, upper, body_fun, init_val, **kw)
 
     asked = (make, "fori_loop", lower, upper, kw)
-    return _made_once(body_fun, asked, lambda: make(loop, {}))(init_val)
+    return _made_once(body_fun, asked, lambda: make(_named(loop, body_fun), {}))(
+        init_val
+    )
+
+
+def _named(loop: Any, body: Any) -> Any:
+    """The loop with the name and the line of its body, and arguments of its own."""
+    signature = inspect.signature(loop)
+    functools.update_wrapper(loop, body, updated=())
+    loop.__signature__ = signature
+    return loop
 
 
 class _Made:
