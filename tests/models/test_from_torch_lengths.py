@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from models.torch_modules import Function, evaluate  # noqa: E402 - it needs torch
 
 nn = torch.nn
+F = nn.functional
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 
@@ -44,6 +45,18 @@ def test_batch_and_length_are_free(module):
     for backend in (ml.JaxBackend(), ml.TorchBackend()):
         got = evaluate(imported, tokens, backend=backend)
         np.testing.assert_allclose(got, module(tokens).detach(), 1e-4, 1e-5)
+
+
+def test_lengths_of_padding_and_gates_are_free():
+    function = lambda x: F.glu(
+        F.pad(x, (1, 2), "reflect") + F.pad(x, (3, 0), "circular"), 0
+    )
+    imported, x = (
+        from_torch(Function(function), (torch.randn(2, 5, 4),)),
+        torch.randn(6, 3, 5),
+    )
+    assert imported.free_shapes["x"][1:] == ("x_1", "x_2")
+    np.testing.assert_allclose(evaluate(imported, x), function(x), 1e-6)
 
 
 def test_the_batch_is_free_where_other_lengths_are_not():

@@ -65,6 +65,7 @@ FUNCTIONS = {
     "writes": _write,
     "windows": lambda x: x.unfold(-1, 3, 2),
     "unshuffled": lambda x: F.pixel_unshuffle(x[..., :6, :6], 2),
+    "a view of repeats": lambda x: x.permute(2, 0, 1, 3).repeat(1, 2, 1, 1).view(-1, 6),
     "shuffled": lambda x: F.channel_shuffle(x, 2),
     "arithmetic": lambda x: torch.lerp(torch.addcmul(x, x, x, value=0.5), x + 1, 0.3),
     "shrinks": lambda x: F.softshrink(x) + F.hardshrink(x) + F.softsign(x)

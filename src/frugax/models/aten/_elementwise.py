@@ -54,7 +54,6 @@ _SAME: dict[str, Callable[..., Array]] = {
     "ceil": lambda x: jnp.ceil(x) if is_floating(x.dtype) else x,
     "floor": lambda x: jnp.floor(x) if is_floating(x.dtype) else x,
     "trunc": lambda x: jnp.trunc(x) if is_floating(x.dtype) else x,
-    "frac": lambda x: x - jnp.trunc(x),
     "neg negative": jnp.negative,
     "clone alias contiguous lift_fresh lift_fresh_copy": lambda x: x,
     "resolve_conj resolve_neg": lambda x: x,
@@ -235,7 +234,7 @@ def _masked_fill(xp: Any, x: Array, mask: Array, value: Any) -> Array:
     return jnp.where(mask, as_array(xp, value, np.dtype(x.dtype)), x)
 
 
-@aten("clamp", "clip")
+@aten("clamp")
 def _clamp(xp: Any, x: Array, min: Any = None, max: Any = None) -> Array:
     bounds = [b for b in (min, max) if b is not None]
     dtype = promoted_dtype(xp, x, *bounds)
@@ -246,10 +245,6 @@ def _clamp(xp: Any, x: Array, min: Any = None, max: Any = None) -> Array:
             x, bound = same_dtype(xp, x, bound, dtype=dtype)
             x = jnp.where(is_inside(x, bound) | jnp.isnan(x), x, bound)
     return x
-
-
-aten("clamp_min")(_clamp)
-aten("clamp_max")(lambda xp, x, max: _clamp(xp, x, None, max))
 
 
 # --- casts ------------------------------------------------------------------------
@@ -317,12 +312,10 @@ def _softplus(x: Array, beta: Any = 1, threshold: Any = 20) -> Array:
 
 # Those whose gradient at a kink, and whose dtype, are the op's.
 _OPS: dict[str, Callable[..., Array]] = {
-    "relu6": lambda xp, x: OPS["relu6"].body(xp, x),
     "hardtanh": lambda xp, x, min_val=-1, max_val=1: xp.clip(x, min_val, max_val),
     "leaky_relu": lambda xp, x, negative_slope=0.01: OPS["leaky_relu"].body(
         xp, x, slope=negative_slope
     ),
-    "glu": lambda xp, x, dim=-1: OPS["glu"].body(xp, x, axis=dim),
     "hardsigmoid": lambda xp, x: OPS["hard_sigmoid"].body(xp, x),
     "softsign": lambda xp, x: OPS["softsign"].body(xp, x),
 }
@@ -337,28 +330,15 @@ _ACTIVATIONS: dict[str, Callable[..., Array]] = {
     ),
 }
 _WIDE_ACTIVATIONS: dict[str, Callable[..., Array]] = {
-    "gelu": lambda x, approximate="none": jax.nn.gelu(
-        x, approximate=approximate == "tanh"
-    ),
     "silu": lambda x: x * jax.nn.sigmoid(x),
     "elu": _elu,
     "celu": lambda x, alpha=1: jnp.where(
         x > 0, x, jnp.expm1(jnp.where(x > 0, 0, x) / alpha) * alpha
     ),
-    "selu": jax.nn.selu,
     "softplus": _softplus,
-    "mish": lambda x: x * jnp.tanh(jax.nn.softplus(x)),
-    "log_sigmoid": jax.nn.log_sigmoid,
 }
 aten_table(_ACTIVATIONS)
 aten_table(_WIDE_ACTIVATIONS, in_float32)
-
-
-@aten("prelu", "_prelu_kernel")
-def _prelu(xp: Any, x: Array, weight: Array) -> Array:
-    if weight.ndim == 1 and x.ndim > 1:
-        weight = weight.reshape((-1, *[1] * (x.ndim - 2)))
-    return jnp.where(x > 0, x, x * weight)
 
 
 @aten("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")

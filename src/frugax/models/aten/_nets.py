@@ -357,17 +357,6 @@ def _layer_norm(
     return _scale_and_shift(out, weight, bias)
 
 
-@aten("rms_norm")
-@in_float32
-def _rms_norm(
-    xp: Any, x: Array, normalized_shape: Any, weight: Any = None, eps: Any = None
-) -> Array:
-    axes = tuple(range(-len(normalized_shape), 0))
-    eps = float(jnp.finfo(x.dtype).eps) if eps is None else eps
-    rstd = lax.rsqrt(jnp.mean(jnp.square(x), axes, keepdims=True) + eps)
-    return _scale_and_shift(x * rstd, weight, None)
-
-
 @aten("group_norm")
 @in_float32
 def _group_norm(
@@ -424,6 +413,7 @@ def _embedding_bag(
 # --- losses -----------------------------------------------------------------------
 
 
+# `from_torch` tells it which of the rows that a mask selects to leave out.
 @aten("nll_loss_forward", "nll_loss2d_forward")
 def _nll_loss(
     xp: Any, x: Array, target: Array, weight: Any, reduction: int, ignore_index: int

@@ -125,28 +125,6 @@ def _constant_pad(xp: Any, x: Array, pad: tuple[Any, ...], value: Any = 0) -> Ar
     return lax.pad(x, filling, [(*pair, 0) for pair in _pairs(x, pad)])
 
 
-_PAD_MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
-
-
-@aten("pad")
-def _pad(
-    xp: Any, x: Array, pad: tuple[Any, ...], mode: str = "constant", value: Any = None
-) -> Array:
-    if mode == "constant":
-        return _constant_pad(xp, x, pad, 0 if value is None else value)
-    pairs = _pairs(x, pad)
-    # Negative padding cuts off.
-    for axis, (low, high) in enumerate(pairs):
-        end = x.shape[axis] + min(high, 0)
-        x = lax.slice_in_dim(x, max(-low, 0), end, axis=axis)
-    positive = [(max(a, 0), max(b, 0)) for a, b in pairs]
-    return jnp.pad(x, positive, mode=_PAD_MODES[mode])
-
-
-for _name, _mode in (("reflection", "reflect"), ("replication", "replicate")):
-    aten(*(f"{_name}_pad{n}d" for n in (1, 2, 3)))(functools.partial(_pad, mode=_mode))
-
-
 @aten("as_strided", "as_strided_copy")
 def _as_strided(
     xp: Any,
@@ -257,20 +235,14 @@ def _full_index(indices: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(slice(None) if i is None else i for i in indices)
 
 
-@aten("index", "_unsafe_index", "index.Tensor_hacked_twin")
+@aten("index", "index.Tensor_hacked_twin")
 def _index(xp: Any, x: Array, indices: Sequence[Any]) -> Array:
     if any(i is not None and i.dtype == bool for i in indices):
         raise NotImplementedError("an index by a mask, whose length depends on data")
     return x[_full_index(indices)]
 
 
-@aten("_unsafe_masked_index")
-def _masked_index(xp: Any, x: Array, mask: Array, indices: Any, fill: Any) -> Array:
-    indices = tuple(None if i is None else jnp.where(mask, i, 0) for i in indices)
-    return jnp.where(mask, _index(xp, x, indices), as_array(xp, fill, x.dtype))
-
-
-@aten("index_put", "_unsafe_index_put")
+@aten("index_put")
 def _index_put(
     xp: Any, x: Array, indices: Sequence[Any], values: Array, accumulate: bool = False
 ) -> Array:
@@ -437,23 +409,6 @@ def _full_like(xp: Any, x: Array, fill_value: Any, *, dtype: Any = None) -> Arra
     return _full(xp, x.shape, fill_value, dtype=dtype or np.dtype(x.dtype))
 
 
-@aten("new_full")
-def _new_full(
-    xp: Any, x: Array, size: Any, fill_value: Any, *, dtype: Any = None
-) -> Array:
-    return _full(xp, size, fill_value, dtype=dtype or np.dtype(x.dtype))
-
-
 @aten("empty")
 def _empty(xp: Any, size: Any, *, dtype: Any = None) -> Array:
     return _full(xp, size, 0, dtype=dtype or np.dtype(xp.float_dtype))
-
-
-@aten("empty_like")
-def _empty_like(xp: Any, x: Array, *, dtype: Any = None) -> Array:
-    return _full_like(xp, x, 0, dtype=dtype)
-
-
-@aten("new_empty")
-def _new_empty(xp: Any, x: Array, size: Any, *, dtype: Any = None) -> Array:
-    return _new_full(xp, x, size, 0, dtype=dtype)

@@ -180,17 +180,24 @@ def _dynamic(leaf: Any, batch: int | None) -> Any:
 
 
 def _decompose(exported: Any) -> Any:
-    """Let torch write operations that the table lacks by others, as far as it can."""
+    """Let torch write operations that the table lacks by others, as far as it can.
+
+    The table has what torch does not write by others, or writes worse for JAX: with
+    more operations and memory (attention, products, pools, group norms), without free
+    lengths (adaptive pools), with NaN or another gradient at bounds and far from 0
+    (`celu`, `softplus`, `std`), or by operations outside of ATen (`squeeze`, `var`).
+    """
     core = torch.export.default_decompositions()
     known = {**decomposition_table, **{k: core[k] for k in core}}
-    return exported.run_decompositions(
-        {
-            k: write
-            for k, write in known.items()
-            # Draws are refused, by the name that the module gives them.
-            if table_name(k) is None and not str(k).startswith(_DRAWS)
-        }
-    )
+    table = {
+        k: write
+        for k, write in known.items()
+        # Draws are refused, by the name that the module gives them.
+        if table_name(k) is None and not str(k).startswith(_DRAWS)
+    }
+    # What stands in for an operation may have other strides, which have no such view.
+    table[torch.ops.aten.view.default] = torch.ops.aten._reshape_copy.default
+    return exported.run_decompositions(table)
 
 
 _DRAWS = ("aten.rand", "aten.bernoulli", "aten.normal")

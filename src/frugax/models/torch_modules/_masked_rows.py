@@ -41,7 +41,7 @@ _MOMENTS = ("mean", "var", "std", "var_mean", "std_mean")
 _ROWWISE_NAMES = """
 permute transpose t unsqueeze squeeze expand expand_as broadcast_tensors stack clone
 alias detach contiguous to _to_copy copy dropout embedding floor_divide lift_fresh_copy
-prelu log_sigmoid hardswish repeat sym_size full full_like new_full
+hardswish repeat sym_size full full_like where
 """
 _ROWWISE = frozenset(_ROWWISE_NAMES.split())
 _VIEWS_NAMES = """
@@ -54,8 +54,7 @@ _BATCHED = ("convolution", "group_norm", "batch_norm")
 _LAST_AXES: dict[str, Callable[[dict[str, Any]], int]] = {
     "linear": lambda args: 1,
     "layer_norm": lambda args: len(args["normalized_shape"]),
-    "rms_norm": lambda args: len(args["normalized_shape"]),
-    "pad": lambda args: len(args["pad"]) // 2,
+    "constant_pad_nd": lambda args: len(args["pad"]) // 2,
 }
 # An operation on numbers of rows, as tensors.
 _ON_TENSORS: dict[Any, Any] = {
@@ -444,7 +443,7 @@ class _Rewriting:
         mask = self.selections[length].mask
         count = self._call(_aten.cumsum.default, mask, 0)
         number = self._call(_aten.sub.Tensor, count, 1)
-        number = self._call(_aten.clamp_min.default, number, 0)
+        number = self._call(_aten.clamp.default, number, 0)
         dtype = self.node.meta["val"].dtype
         return self._call(_aten._to_copy.default, number, dtype=dtype)
 
@@ -514,7 +513,7 @@ class _Rewriting:
         total = add_up(self._call(_aten.mul.Tensor, centred, centred), keepdim=keepdim)
         count = self._call(_aten.sum.dim_IntList, weight, dims, keepdim)
         count = self._call(_aten.sub.Tensor, count, correction)
-        count = self._call(_aten.clamp_min.default, count, 0)
+        count = self._call(_aten.clamp.default, count, 0)
         result = self._call(_aten.div.Tensor, total, count)
         if name.startswith("std"):
             result = self._call(_aten.sqrt.default, result)

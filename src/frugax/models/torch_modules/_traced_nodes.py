@@ -37,17 +37,22 @@ def place_of(node: torch.fx.Node) -> str:
     """The path of the module in which an operation is called, and its source line."""
     stack = node.meta.get("nn_module_stack") or {}
     path = next(reversed(list(stack.values())), ("", None))[0] or "the module"
-    trace = node.meta.get("stack_trace") or ""
+    line = _last_line(node.meta.get("stack_trace") or "")
+    return f"{path} ({line})" if line else path
+
+
+def _last_line(trace: str) -> str:
+    """The source line of the last call in a printed stack, or nothing."""
     calls = re.findall(r'File "([^<"]+)", line (\d+)', trace)
-    if not calls:
-        return path
-    file, line = calls[-1]
-    return f"{path} ({file}:{line})"
+    return ":".join(calls[-1]) if calls else ""
 
 
 def place_of_error(error: BaseException) -> str:
     """The last source line of others that an error came through."""
-    return place_of_frames(traceback.extract_tb(error.__traceback__))
+    place = place_of_frames(traceback.extract_tb(error.__traceback__))
+    # Of an error in a program that it had traced before, torch prints the line.
+    line = _last_line(str(error))
+    return place or (f" at {line}" if line else "")
 
 
 def place_of_frames(frames: Sequence[traceback.FrameSummary]) -> str:
