@@ -105,6 +105,15 @@ def pulled_twice(w, x):
     return pull(value), pull(2 * value)
 
 
+def pulled_in_a_loop(w, x):
+    value, pull = jax.vjp(lambda w: loss(w, x), w)
+    return lax.fori_loop(0, 3, lambda _, g: g + pull(value)[0], w)
+
+
+def never_pulled(w, x):
+    return jax.vjp(lambda w: loss(w, x), w)[0]
+
+
 def summed_over_a_name(w, x):
     def one(x):
         return jax.grad(lambda w: lax.psum(loss(w, x), "rows"))(w)
@@ -207,6 +216,8 @@ def test_where_nothing_is_planned_the_program_is_as_small(fun):
         (by_a_rule_of_the_loss, "custom_vjp"),
         (with_checks, "checkify"),
         *((fun, "2 times") for fun in (pulled_twice, pulled_by_its_pullback)),
+        (pulled_in_a_loop, "inside of scan"),
+        (never_pulled, "is never called"),
         (pulled_by_its_printed_value, "with effects"),
         (pulled_by_its_gradient, "by another gradient"),
         (hessian, "derivative"),

@@ -220,6 +220,17 @@ def _holds_marks(eqn: JaxprEqn) -> bool:
     return _is_marked(eqn) or any(map(_has_marks, jaxprs_in_params(eqn.params)))
 
 
+def _pulls_inside(eqn: JaxprEqn, gradient: MarkedGradient) -> bool:
+    """Whether a body of an operation calls the pullback of a gradient."""
+    return any(
+        e.params["gradient"] is gradient
+        if _is_marked(e)
+        else _pulls_inside(e, gradient)
+        for body in jaxprs_in_params(eqn.params)
+        for e in body.eqns
+    )
+
+
 def _find_sites(
     jaxpr: Jaxpr, depth: int, sites: list[GradientSite], unplanned: list[str]
 ) -> None:
@@ -282,9 +293,11 @@ def _pair(jaxpr: Jaxpr, depth: int = 0) -> tuple[list[_Step], list[str]]:
         pulled = backwards.get(gradient, [])
         pullback = f"the pullback of the function at {gradient.source}"
         if len(places) != 1 or not pulled:
-            times = "is called inside of a loop or a branch, or never"
+            times = "is never called"
             if len(places) != 1:
                 times = f"belongs to {len(places)} copies of its function"
+            elif inside := [e for e in jaxpr.eqns if _pulls_inside(e, gradient)]:
+                times = f"is called inside of {inside[0].primitive}, without it"
             reasons.append(f"{pullback} {times}")
             continue
         merged = _merge(jaxpr, steps, places[0], pulled, gradient, depth)
