@@ -13,6 +13,7 @@ from draws import integers, normal
 from frugax import InfeasibleBudgetError, MemoryBudget, remat
 from frugax.jaxprs import fast_convolution, flops, shape_of
 from frugax.remat import PlanParts
+from frugax.remat._compile_search import search
 from frugax.remat.rewrite import MixesBatchError, split_batch, trace_loss
 from frugax.remat.solver import Stage, find_batch, list_candidates
 from refusals import refuses
@@ -663,3 +664,19 @@ def test_a_loop_without_a_gradient_runs_on_chunks_of_the_batch(adds):
     assert plan.batch is not None
     want = jax.jit(jax.value_and_grad(loss))(*args)
     assert_same(jax.jit(remat.apply(loss, plan))(*args), want)
+
+
+def test_plans_without_chunks_are_searched_before_a_refusal(monkeypatch):
+    # By the model chunks are better than all of them, and compilers may disagree.
+    searched = []
+
+    def spy(bench, candidates, named, **how):
+        searched.append([*candidates[1:], *named])
+        return search(bench, candidates, named, **how)
+
+    monkeypatch.setattr("frugax.remat._planner.search", spy)
+    loss, args = lambda ws, x: jnp.mean(net(ws, x)), (WS * 4, X)
+    with pytest.raises(InfeasibleBudgetError):
+        remat.plan(loss, MemoryBudget.share(0.01), args, cache=False)
+    is_found = [c.source.batch is None for c in searched[-1] if c.is_uniform is None]
+    assert {*is_found} == {True, False}

@@ -16,7 +16,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -36,8 +36,9 @@ from .solver import Candidate
 _MAX_COMPILES = 5
 # Candidates that are compiled for being the smallest, by the model and by what the
 # others of their family needed.
-_MAX_SMALLEST = 4
-# Then one more is, whose modelled bytes are those of the best times this.
+_MAX_SMALLEST = 5
+# For each that needs at most this times the bytes of the best, one more is, whose
+# modelled bytes are its own times this.
 _LARGER = 1.1
 # A plan that needs this share of the limit is not worth another compilation.
 _GOOD_USE = 0.95
@@ -47,11 +48,11 @@ _MARGIN = 0.05
 _NEAR_MISS = 1.2
 # Once a plan is found, one more candidate is tried, and then this many that hold one
 # named policy throughout and this many that hold two, if they save at least this share
-# of the flops, and by the model need at most this share of the limit. What the model
-# says of the former has not been compared with XLA yet.
+# of the flops, and by the model need at most this share of the limit: more of the
+# former, as the model errs more on one long segment.
 _MAX_MORE, _MAX_NAMED, _MAX_MIXED = 1, 2, 3
-_WORTHWHILE = 0.004
-_MAYBE, _PERHAPS, _UNKNOWN = 1.04, 1.15, 1.6
+_WORTHWHILE = 0.01
+_MAYBE, _PERHAPS = 1.04, 1.15
 
 # Candidates are compiled to slow programs, in a third of the time on CPU, and the one
 # that is chosen once more as it will run. Level 0 leaves loops as they are. Without the
@@ -306,13 +307,6 @@ def search(
     return found.run(thorough=thorough)
 
 
-class _Guess(NamedTuple):
-    """Bytes of a candidate, and whether others of its family were measured."""
-
-    bytes: float
-    by_family: bool
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Search:
     """A search through one list of candidates.
@@ -353,7 +347,7 @@ class _Search:
         if best is None:
             if thorough:
                 guess = self._guess_bytes(self.tried, hopeful=True)
-                bench.least = min(bench.least, *(g.bytes for g in guess))
+                bench.least = min(bench.least, *guess)
             return None
         if not bench.first_fit:
             more = range(1, self.listed)
@@ -398,7 +392,6 @@ class _Search:
         Between plans of almost the same bytes, flops may differ by points.
         """
         bench, modelled = self.bench, self.modelled
-        unknown = _UNKNOWN if hopeful else slack
         for _ in range(tries):
             if bench.is_late or bench.saves_little(self.tried[best]):
                 break
@@ -409,8 +402,7 @@ class _Search:
                 for i in indices
                 if i not in self.tried
                 and modelled[i].flops < most
-                and guess[i].bytes
-                <= bench.limit * (slack if guess[i].by_family else unknown)
+                and guess[i] <= slack * bench.limit
             ]
             if not options:
                 break
@@ -429,7 +421,7 @@ class _Search:
         last, near = self.listed - 1, _NEAR_MISS * self.bench.limit
         # By the model none may even be near the limit.
         guess = self._guess_bytes(self.tried, hopeful=False)
-        if last and guess[last].bytes <= near:
+        if last and guess[last] <= near:
             yield self._aim(range(1, last + 1)), False
             if [*self.tried.values()][-1].bytes <= near:
                 yield self._aim(range(1, last + 1)), False
@@ -455,32 +447,34 @@ class _Search:
         while len(compiled) <= _MAX_SMALLEST:
             guess = self._guess_bytes(compiled, hopeful=True)
             rest = set(range(1, len(modelled))).difference(compiled)
-            smallest = min(rest, key=lambda i: guess[i].bytes, default=None)
-            if smallest is None or guess[smallest].bytes >= compiled[least()].bytes:
+            smallest = min(rest, key=lambda i: guess[i], default=None)
+            if smallest is None or guess[smallest] >= compiled[least()].bytes:
                 break
             yield smallest
             compiled[smallest] = self.tried[smallest]
         # Fewer segments hold less by the model than they do in the compiled program:
         # one that may hold a little more is not always larger.
-        best = modelled[least()]
-        larger = [
-            i
-            for i, m in enumerate(modelled)
-            if m.family == best.family and m.peak_bytes >= _LARGER * best.peak_bytes
-        ]
-        nearest = min(larger, key=lambda i: modelled[i].peak_bytes, default=0)
-        if least() and nearest not in compiled:
-            yield nearest
+        enough = _LARGER * compiled[least()].bytes
+        for i in [i for i, m in compiled.items() if i and m.bytes <= enough]:
+            best = modelled[i]
+            larger = [
+                i
+                for i, m in enumerate(modelled)
+                if m.family == best.family and m.peak_bytes >= _LARGER * best.peak_bytes
+            ]
+            nearest = min(larger, key=lambda i: modelled[i].peak_bytes, default=0)
+            if nearest not in compiled:
+                yield nearest
 
     def _aim(self, indices: range) -> int:
         """The first of these that should fit, by the model and measurements."""
         target = self.bench.limit * (1 - _MARGIN / len(self.tried))
         guess = self._guess_bytes(self.tried, hopeful=False)
-        return next((i for i in indices if guess[i].bytes <= target), indices[-1])
+        return next((i for i in indices if guess[i] <= target), indices[-1])
 
     def _guess_bytes(
         self, measured: Mapping[int, Measurement], *, hopeful: bool
-    ) -> list[_Guess]:
+    ) -> list[float]:
         """The bytes of each candidate: those of the model, corrected by measurements.
 
         The model errs alike about the plans of a family. So bytes are interpolated
@@ -510,17 +504,17 @@ class _Search:
             devices = max((math.prod(counts) for counts in divided), default=1)
             unknown = max(unknown, 1 / devices)
 
-        def guess(peak: int, alike: dict[int, int] | None) -> _Guess:
+        def guess(peak: int, alike: dict[int, int] | None) -> float:
             if alike is None:
-                return _Guess(fixed + min(unknown * peak, changed[0]), False)
+                return fixed + min(unknown * peak, changed[0])
             least, most = min(alike), max(alike)
             if peak < least:
-                return _Guess(fixed + peak * alike[least] / least, True)
+                return fixed + peak * alike[least] / least
             if peak > most:
-                return _Guess(fixed + peak * alike[most] / most, True)
+                return fixed + peak * alike[most] / most
             known = sorted(alike)
             between = np.interp(peak, known, [alike[p] for p in known])
-            return _Guess(fixed + float(between), True)
+            return fixed + float(between)
 
         return [
             guess(peak, families.get(m.family))

@@ -485,7 +485,13 @@ class _PlanSearch:
         named: list[Candidate] = []
         if self.block_size is None:
             named = list_named(self.planned, with_rows=self._runs_in_rows, **how)
-        return list_candidates(self.planned, self.block_size, **how), named
+        candidates = list_candidates(self.planned, self.block_size, **how)
+        if stage is Stage.ALL:
+            # By the model chunks may be better than all of these, and XLA disagree.
+            known = {(c.loops, c.draft) for c in candidates}
+            whole, _ = self.listed[Stage.WHOLE]
+            named += [c for c in whole if (c.loops, c.draft) not in known]
+        return candidates, named
 
     @property
     def _runs_in_rows(self) -> bool:

@@ -29,6 +29,8 @@ from ._segment_costs import SegmentCosts, whole_body_costs
 
 # More choices than this for a whole loss make planning slow and plans no better.
 _MAX_CHOICES = 32
+# Finer steps than this share of the bytes held are not between two limits.
+_STEP = 0.04
 # Of these, as many may recompute a scan level by level.
 _MAX_LEVEL_CHOICES = 6
 # Lengths of groups whose iterations are treated in two ways, where they divide the
@@ -100,7 +102,8 @@ class _BodyStrategy:
 def list_loop_choices(body: RematGraph, step_bytes: float = 0) -> list[LoopChoices]:
     """Choices for all scans and conds together, by rising flops, the plain one first.
 
-    Each saves at least `step_bytes` more than the one before, but for the last.
+    Where `step_bytes` are given, each saves as much more than the one before, and a
+    share of what that one holds, but for the last.
 
     Each step moves one scan or cond to its next choice, the one that costs the fewest
     flops for each byte it saves: the greedy method for multiple-choice knapsacks (Sinha
@@ -124,7 +127,8 @@ def list_loop_choices(body: RematGraph, step_bytes: float = 0) -> list[LoopChoic
         at[min(unfinished, key=price)] += 1
         held = sum(m[n].bytes for m, n in zip(menus, at, strict=True))
         is_last = all(at[k] + 1 == len(menus[k]) for k in range(len(menus)))
-        if held > least - step_bytes and not is_last:
+        step = max(step_bytes, _STEP * least) if step_bytes else 0
+        if held > least - step and not is_last:
             continue
         least = held
         taken = [m[n] for m, n in zip(menus, at, strict=True) if n]
