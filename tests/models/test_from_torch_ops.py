@@ -75,6 +75,7 @@ FUNCTIONS = {
     "whole bits": lambda x: (x * 9).int() & 6 | (x * 5).int() ^ 3,
     "differences": lambda x: x.diff(dim=-1, append=x[..., :1]),
     "extremes": lambda x: torch.min(x, -x) + torch.max(x, x.mean()),
+    "equal": lambda x: (x == x.round()) | (x != -x.abs()) | (x < 2.0),
     "outer": lambda x: torch.outer(x[0, 0, 0], x[0, 0, 1]),
     "writes at indices": _write_at,
     "scatters": lambda x: torch.zeros_like(x).scatter(1, (x > 0).long(), x)

@@ -41,7 +41,7 @@ _MOMENTS = ("mean", "var", "std", "var_mean", "std_mean")
 _ROWWISE_NAMES = """
 permute transpose t unsqueeze squeeze expand expand_as broadcast_tensors stack clone
 alias detach contiguous to _to_copy copy dropout embedding floor_divide lift_fresh_copy
-hardswish repeat sym_size full full_like where
+hardswish repeat sym_size full full_like new_full where
 """
 _ROWWISE = frozenset(_ROWWISE_NAMES.split())
 _VIEWS_NAMES = """

@@ -278,7 +278,9 @@ class TracedCalls(TorchFunctionMode):
 def _takes_lengths(func: Any) -> bool:
     """Whether a function takes lengths, and no list of tensors."""
     packet = getattr(torch.ops.aten, getattr(func, "__name__", ""), None)
-    schemas = [getattr(packet, o)._schema for o in packet.overloads()] if packet else []
+    if not isinstance(packet, torch._ops.OpOverloadPacket):  # as of "__eq__"
+        return False
+    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
     kinds = {str(a.type) for schema in schemas for a in schema.arguments}
     return "List[int]" in kinds and "List[Tensor]" not in kinds
 
