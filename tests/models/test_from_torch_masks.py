@@ -84,6 +84,7 @@ FUNCTIONS = {
     "positions": lambda x, m: (x[m] * torch.arange(x[m].shape[0])[:, None]).sum(0),
     "moments": lambda x, m: (x - x[m].mean()) / (1 + x[m].std(0)) + x[m].var(),
     "two masks": lambda x, m: torch.cat([x[m], x[~m] * 2]).mean(),
+    "rows beside others": lambda x, m: torch.cat([x[m] * 2, x[0]]).square().sum(0),
     "masks of masks": lambda x, m: x[m][x[m][:, 0] > 0].sum(),
     "products": lambda x, m: x[m].T @ x[m],
     "attention": lambda x, m: (x[m] @ x[m].T).softmax(-1).square().sum(),

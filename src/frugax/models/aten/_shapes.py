@@ -409,23 +409,6 @@ def _full_like(xp: Any, x: Array, fill_value: Any, *, dtype: Any = None) -> Arra
     return _full(xp, x.shape, fill_value, dtype=dtype or np.dtype(x.dtype))
 
 
-@aten("new_full")
-def _new_full(
-    xp: Any, x: Array, size: Any, fill_value: Any, *, dtype: Any = None
-) -> Array:
-    return _full(xp, size, fill_value, dtype=dtype or np.dtype(x.dtype))
-
-
 @aten("empty")
 def _empty(xp: Any, size: Any, *, dtype: Any = None) -> Array:
     return _full(xp, size, 0, dtype=dtype or np.dtype(xp.float_dtype))
-
-
-@aten("empty_like")
-def _empty_like(xp: Any, x: Array, *, dtype: Any = None) -> Array:
-    return _full_like(xp, x, 0, dtype=dtype)
-
-
-@aten("new_empty")
-def _new_empty(xp: Any, x: Array, size: Any, *, dtype: Any = None) -> Array:
-    return _new_full(xp, x, size, 0, dtype=dtype)

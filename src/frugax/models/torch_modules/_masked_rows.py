@@ -41,7 +41,7 @@ _MOMENTS = ("mean", "var", "std", "var_mean", "std_mean")
 _ROWWISE_NAMES = """
 permute transpose t unsqueeze squeeze expand expand_as broadcast_tensors stack clone
 alias detach contiguous to _to_copy copy dropout embedding floor_divide lift_fresh_copy
-hardswish repeat sym_size full full_like new_full where
+hardswish repeat sym_size full full_like where
 """
 _ROWWISE = frozenset(_ROWWISE_NAMES.split())
 _VIEWS_NAMES = """
@@ -473,14 +473,13 @@ class _Rewriting:
         """Tensors one after the other, along an axis of selected rows."""
         axis = args["dim"] % self.node.meta["val"].ndim
         lengths = [_expression(t.meta["val"].shape[axis]) for t in args["tensors"]]
-        first = next(self.selections[n].mask for n in lengths if n in self.selections)
         masks = []
         for length, tensor in zip(lengths, args["tensors"], strict=True):
             if length in self.selections:
                 masks.append(self.selections[length].mask)
                 continue
             size = [self._length(self._new(tensor), axis)]
-            masks.append(self._call(_aten.new_full.default, first, size, True))
+            masks.append(self._call(_aten.full.default, size, True, dtype=torch.bool))
         mask = self._call(_aten.cat.default, masks)
         self._select(self.axes[self.node][axis], mask, tuple(lengths))
         return self._copy()
