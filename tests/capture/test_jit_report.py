@@ -70,6 +70,15 @@ def test_the_report_is_of_the_program_that_needs_most_of_its_limit():
     assert watched.report().program.memory == largest
 
 
+def test_a_program_too_small_to_plan_does_not_hide_one_that_is_planned():
+    step = fx.jit(sgd, memory="60%")
+    for rows in (ROWS[:8], ROWS, ROWS[:4]):
+        step(WEIGHTS, rows)
+    assert step.report().programs == 3
+    assert step.report().receipt is not None
+    assert step.plan is None  # of the last call
+
+
 def test_a_program_that_cannot_be_measured_runs_and_the_report_says_why(monkeypatch):
     def fail(*_, **__):
         raise AssertionError("a bug")

@@ -412,7 +412,7 @@ class PlannedFunction:
             return self._leave(plain, [describe_error(e)])
         plan = found.plan
         if found.is_small:
-            record = ProgramRecord(unplanned=plan.problems)
+            record = ProgramRecord(unplanned=plan.problems, is_small=True)
             return _Program(found.jitted.jitted, record)
         if not plan.fits and plan.gradients:
             excess = plan.predicted / plan.budget.usable_bytes - 1

@@ -51,6 +51,7 @@ class ProgramRecord:
         unplanned: why it has no plan, although there is a limit.
         step_time: the predicted time of one run; None without a plan.
         problem: why its memory is not known; "" if it is.
+        is_small: whether it has no plan since it needs so little.
     """
 
     memory: ProgramCosts | None = None
@@ -58,6 +59,7 @@ class ProgramRecord:
     unplanned: tuple[str, ...] = ()
     step_time: StepTime | None = None
     problem: str = ""
+    is_small: bool = False
 
     @property
     def kind(self) -> Literal["temp", "total"]:
@@ -74,6 +76,8 @@ class ProgramRecord:
         """Rises with the share of its limit that a program needs, or with its bytes."""
         if self.bytes is None:
             return False, -1.0
+        if self.is_small:
+            return False, 0.0
         if self.plan is None:
             return bool(self.unplanned), self.bytes
         return False, self.bytes / max(self.plan.budget.limit_bytes, 1)
