@@ -62,8 +62,8 @@ def run(
     "observations: field.csv" (docs/causal_campaign.md).
 
     Args:
-        config: the YAML file of the campaign, or a CSV file of earlier rows; each
-            of its columns but the target becomes a variable within its values.
+        config: the YAML file of the campaign, or a CSV file of rows; each of its
+            columns but the target becomes a variable within its values.
         target: what shall become small or large.
         experiments: how many may be done.
         resume: go on with the campaign in this folder.
