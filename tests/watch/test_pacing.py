@@ -17,6 +17,7 @@ import pytest
 from frugax import OverheadBudget, watch
 from frugax.budget import Verdict
 from frugax.watch._overhead_account import OverheadAccount
+from frugax.watch._program_variants import ProgramVariants
 from frugax.watch._rate import Rate
 from frugax.watch._series import Series
 from refusals import refuses
@@ -404,3 +405,13 @@ def test_watching_takes_at_most_the_whole_time():
         clock.now += 4.0
     _, share, noise = account.describe([], sinks_s=9.0)
     assert (share, noise) == pytest.approx((0.9, 0.1))  # from 0.8 to 1
+
+
+def test_records_of_many_small_arrays_take_time_to_start():
+    def step(arrays):
+        watch.norms("norm", arrays)
+        return arrays
+
+    variants = ProgramVariants(step, {})
+    variants.compile(([jnp.ones(8)] * 64,), {})
+    assert variants.recording_s(call_s=0.0) > 64e-6
