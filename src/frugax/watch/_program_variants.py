@@ -25,12 +25,12 @@ NEVER = 3
 # costs a run of short steps some of its thousands of rows, one that is too short its
 # budget.
 _RECORDING_S = 10e-6
+SWITCH_S = 300e-6
 # Seconds of one more operation of a program, however small its arrays are: 0.6 to 2.6
 # microseconds on two cores of 2026, for 128 and 199 norms.
 _OPERATION_S = 1e-6
 # Instructions that run nothing.
 _FREE = ("parameter(", "get-tuple-element(", "tuple(", "constant(", "bitcast(")
-SWITCH_S = 300e-6
 # Summaries may not be lost: these are in every program, even the bare one.
 _LEVELS_BY_KIND = {"summary": BARE, "scalar": QUIET, "frame": LOUD}
 
