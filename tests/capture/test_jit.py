@@ -191,8 +191,12 @@ def test_transformations_and_disabled_jit_give_their_results(memory):
         jax.vmap(step, (0, None))(stacked, ROWS),
         jax.vmap(sgd, (0, None))(stacked, ROWS),
     )
+    compiles = len(step.compiles)
     with jax.disable_jit():
-        assert_same(step(WEIGHTS, ROWS), sgd(WEIGHTS, ROWS))
+        for rows in (ROWS, ROWS[:32]):  # called before or not
+            assert_same(step(WEIGHTS, rows), sgd(WEIGHTS, rows))
+        assert step.eval_shape(WEIGHTS, ROWS) == jax.eval_shape(sgd, WEIGHTS, ROWS)
+    assert len(step.compiles) == compiles
 
 
 def test_errors_of_the_function_are_its_own():

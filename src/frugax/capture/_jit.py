@@ -145,6 +145,8 @@ class PlannedFunction:
 
             @self._named
             def traced(*args: Any, **kwargs: Any) -> Any:
+                if not is_tracing():
+                    return fun(*args, **kwargs)  # under `jax.disable_jit`
                 with intercept_vjp(None):
                     return self._trace_into(args, kwargs)
 
@@ -153,6 +155,8 @@ class PlannedFunction:
         self._lock = threading.RLock()
         self._programs: dict[Hashable, _Program] = {}
         self._latest: _Program | None = None
+        # The program to call while no other is known.
+        self._only = self._watched
         # Programs that have run, and of which the compiler was not asked yet; of the
         # others, the one that needs most of its limit.
         self._unread: list[_Compiled] = []
@@ -166,27 +170,19 @@ class PlannedFunction:
     @hides_frames_below
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function; for shapes that are new it is planned first."""
-        if is_tracing() or _is_jit_disabled():
+        # After a step the processor has forgotten what this method touches: each call
+        # of a further function costs microseconds.
+        if is_tracing():
             return self._plain(*args, **kwargs)
         began = self.record.start_call()
-        program = self._latest if len(self._programs) == 1 else None
-        if program is None:
-            program = self._program_for(args, kwargs)
-        compiled = self._num_compiled()
+        program = self._only or self._program_for(args, kwargs)
         try:
             result = program.jitted(*args, **kwargs)
         except _OtherSignatureError:
-            try:
-                program = self._program_for(args, kwargs)
-                compiled = self._num_compiled()
-                result = program.jitted(*args, **kwargs)
-            except _OtherSignatureError:
-                # A setting of JAX that the key does not hold has changed.
-                result = self._plain(*args, **kwargs)
+            program, result = self._call_other(args, kwargs)
         # Without a new trace JAX compiles for arrays on other devices, for example.
-        is_compiled = self._num_compiled() > compiled
-        if program.is_new or is_compiled:
-            self._note_compile(began, program, args, kwargs, is_compiled=is_compiled)
+        if program.is_new or self._ledger.latest >= began:
+            self._note_compile(began, program, args, kwargs)
         return result
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -240,7 +236,7 @@ class PlannedFunction:
             self._watched.jitted.clear_cache()
         self._programs.clear()
         self._missed.clear()
-        self._latest = None
+        self._latest, self._only = None, self._watched
 
     @property
     def plan(self) -> JitPlan | None:
@@ -310,12 +306,15 @@ class PlannedFunction:
         except TypeError:
             # JAX refuses it, and names the argument that cannot be hashed.
             return _Program(self._plain)
+        if _is_jit_disabled():
+            return _Program(self._plain)
         with self._lock:
             program = self._programs.get(call.key)
             if program is None:
                 with intercept_vjp(None):
                     program = self._prepare(call, args, kwargs)
                 self._programs[call.key] = program
+                self._only = program if len(self._programs) == 1 else None
         self._latest = program
         return program
 
@@ -323,9 +322,16 @@ class PlannedFunction:
         """`fun` with the name and the signature that JAX gives the user's function."""
         return functools.update_wrapper(fun, self._plain, updated=())
 
-    def _num_compiled(self) -> int:
-        """The number of programs that this thread has compiled, of any function."""
-        return self._ledger.threads.get(threading.get_ident(), 0)
+    def _call_other(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[_Program, Any]:
+        """Call the program for these arguments, which the last one is not for."""
+        program = self._program_for(args, kwargs)
+        try:
+            return program, program.jitted(*args, **kwargs)
+        except _OtherSignatureError:
+            # A setting of JAX that the key does not hold has changed.
+            return program, self._plain(*args, **kwargs)
 
     def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         static: list[tuple[int | str, Any]] = []
@@ -357,6 +363,8 @@ class PlannedFunction:
         def jit_for_these(run: Callable[..., Any]) -> Any:
             @self._named
             def replay(*args: Any, **kwargs: Any) -> Any:
+                if not is_tracing():
+                    return self._fun(*args, **kwargs)  # under `jax.disable_jit`
                 given = self._split(args, kwargs)
                 if given.key != key:
                     raise _OtherSignatureError
@@ -474,13 +482,14 @@ class PlannedFunction:
         program: _Program,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        *,
-        is_compiled: bool,
     ) -> None:
         seconds = time.perf_counter() - began
+        compiled = self._ledger.latest_of.get(threading.get_ident(), 0.0) >= began
         with self._lock:
-            if not (program.is_new or is_compiled):
-                return  # another thread has compiled and noted it
+            # Another thread has compiled and noted it, or JAX has compiled the single
+            # operations of a function that is not jitted.
+            if not (program.is_new or compiled) or _is_jit_disabled():
+                return
             cause, place = self._find_cause(args, kwargs), find_call_site()
             if not self._has_compiled and place in {
                 c.place for c in self.record.compiles

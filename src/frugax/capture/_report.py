@@ -189,7 +189,9 @@ class JitReport:
         """Why this report is incomplete, or its program exceeds its limit."""
         found = self.program.problems
         if not self.has_ended:
-            found.append("no call has ended, so nothing is known of its program")
+            found.append(
+                "no program is known: no call has ended, or jax.disable_jit is on"
+            )
         if self.is_lowered:
             found.append("was compiled ahead of its calls, which are not seen")
         return found

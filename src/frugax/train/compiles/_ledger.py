@@ -5,6 +5,7 @@ open. No listener is registered while no ledger is open.
 """
 
 import threading
+import time
 from collections import Counter
 
 import jax
@@ -25,8 +26,9 @@ class CompileLedger:
 
     Attributes:
         functions: programs requested from XLA by function name, cache hits included.
-        threads: the same by the identifier of the thread, which is the one that needs
-            the program.
+        latest: the time, by `time.perf_counter`, at which a program was last requested;
+            0 before the first.
+        latest_of: the same by the identifier of the thread that needs the program.
         cache_hits: programs found in the persistent cache instead of compiled.
 
     Example:
@@ -40,7 +42,8 @@ class CompileLedger:
 
     def __init__(self) -> None:
         self.functions: Counter[str] = Counter()
-        self.threads: Counter[int] = Counter()
+        self.latest = 0.0
+        self.latest_of: dict[int, float] = {}
         self.cache_hits = 0
 
     @property
@@ -75,10 +78,11 @@ def _on_duration(event: str, duration_secs: float, **labels: str | int) -> None:
     name = str(labels.get("fun_name", "?"))
     if "(" in name:
         name = name.removeprefix("jit(").removesuffix(")")
+    now = time.perf_counter()
     with _lock:
         for ledger in _open_ledgers:
             ledger.functions[name] += 1
-            ledger.threads[threading.get_ident()] += 1
+            ledger.latest = ledger.latest_of[threading.get_ident()] = now
 
 
 def _on_event(event: str, **labels: str | int) -> None:
