@@ -38,3 +38,23 @@ def test_a_backend_without_memory_analysis_is_refused():
 
     with refuses(ValueError, "analysis"):
         measure.program(Silent())
+
+
+def test_operations_count_as_often_as_their_loop_runs():
+    def run(x, length):
+        return jax.lax.scan(lambda x, _: (jnp.sort(x), None), x, length=length)
+
+    short, long = (
+        measure.count_operations(compiled(lambda x, n=n: run(x, n), jnp.ones(8)))
+        for n in (10, 30)
+    )
+    assert short[0] == long[0] < 10
+    assert 10 <= short[1] == long[1] // 3
+
+
+def test_the_longer_branch_of_a_conditional_counts():
+    def run(x):
+        return jax.lax.cond(x[0] > 0, lambda x: jnp.sort(jnp.sort(x)[::-1]), jnp.sin, x)
+
+    outside, inside = measure.count_operations(compiled(run, jnp.ones(8)))
+    assert (outside >= 2, inside) == (True, 0)

@@ -415,3 +415,17 @@ def test_records_of_many_small_arrays_take_time_to_start():
     variants = ProgramVariants(step, {})
     variants.compile(([jnp.ones(8)] * 64,), {})
     assert variants.recording_s(call_s=0.0) > 64e-6
+
+
+def test_records_in_a_loop_take_time_to_start_in_each_turn():
+    def step(h, rows):
+        def cell(h, row):
+            h = jnp.tanh(h + row)
+            watch.norms("state", {"h": h})
+            return h, h.sum()
+
+        return jax.lax.scan(cell, h, rows)
+
+    variants = ProgramVariants(step, {})
+    variants.compile((jnp.ones(8), jnp.ones((1000, 8))), {})
+    assert variants.recording_s(call_s=0.0) > 1000 * 0.2e-6

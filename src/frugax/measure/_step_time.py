@@ -8,8 +8,6 @@ programs took of them (benchmarks/step_time.py).
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable
-from typing import TypeAlias
 
 import jax
 
@@ -17,7 +15,7 @@ from frugax.budget import format_seconds
 from frugax.targets import AcceleratorRates, CompiledAnswer, CpuRates, Target
 
 from ._program_costs import program
-from ._work import Branches, Loop, Operation, Work, work
+from ._work import Loop, Operation, Work, work
 
 # Parts of the measured rates that programs reach, chosen on ten of them on two cores of
 # an EPYC (benchmarks/step_time_programs.py, CHOSEN_ON), which took 0.79 to 1.35 of the
@@ -34,9 +32,6 @@ _CPU_RANGE = (0.7, 1.4)
 # page by page (glibc's largest threshold).
 _FRESH_BYTES = 32 * 2**20
 _ACCELERATOR_RANGE = 2.0
-
-
-Choose: TypeAlias = Callable[[Iterable[float]], float]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,32 +88,16 @@ def step_time(
         costs = program(compiled)
         fresh = [n for n in (costs.temp_bytes, costs.output_bytes) if n > _FRESH_BYTES]
         once = sum(fresh) / rates.fresh_memory + _LAUNCH * rates.start_seconds
-        least, most = _add_up(done, lambda o: _on_processor(o, rates))
+        least, most = done.total(lambda o: _on_processor(o, rates))
         # Several devices share the cores.
         low, high = (target.num_devices * each for each in _CPU_RANGE)
         return StepTime(low * (least + once), high * (most + once))
     if dtype := _find_unpriced(done, rates):
         return StepTime(problem=f"the rate of {target.name} in {dtype} is not known")
-    least, most = _add_up(done, lambda o: _on_accelerator(o, rates))
+    least, most = done.total(lambda o: _on_accelerator(o, rates))
     # Transfers may be hidden behind computation.
     sent = done.moved_bytes / rates.link
     return StepTime(max(least, sent), _ACCELERATOR_RANGE * max(most, sent))
-
-
-def _add_up(work: Work, seconds: Callable[[Operation], float]) -> tuple[float, float]:
-    """Seconds with the shortest and with the longest branch of each conditional."""
-
-    def add(part: "Operation | Loop | Branches | Work", choose: "Choose") -> float:
-        if isinstance(part, Operation):
-            return seconds(part)
-        if isinstance(part, Loop):
-            return (part.count or 0) * add(part.body, choose)
-        if isinstance(part, Branches):
-            choose_here = max if part.is_gate else choose
-            return choose_here(add(choice, choose) for choice in part.choices)
-        return sum(add(each, choose) for each in part.parts)
-
-    return add(work, min), add(work, max)
 
 
 def _find_problem(work: Work) -> str:

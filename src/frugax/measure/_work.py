@@ -8,7 +8,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeAlias
 
 import jax
@@ -172,6 +172,25 @@ class Work:
                 for choice in part.choices:
                     yield from choice.operations(times)
 
+    def total(self, value: Callable[[Operation], float]) -> tuple[float, float]:
+        """The sum of a value with the least and with the most of each conditional.
+
+        The body of a loop whose count is not known counts once.
+        """
+        least = most = 0.0
+        for part in self.parts:
+            if isinstance(part, Operation):
+                low = high = value(part)
+            elif isinstance(part, Loop):
+                count = 1 if part.count is None else part.count
+                low, high = (count * each for each in part.body.total(value))
+            else:
+                lows, highs = zip(*(c.total(value) for c in part.choices), strict=True)
+                high = max(highs)
+                low = max(lows) if part.is_gate else min(lows)
+            least, most = least + low, most + high
+        return least, most
+
     @property
     def moved_bytes(self) -> int:
         """Bytes of all collectives."""
@@ -188,11 +207,32 @@ def work(compiled: "jax.stages.Compiled | CompiledAnswer") -> Work:
     return _Reader(module).work_of(module.entry)
 
 
-class _Reader:
-    """Reads the work of a module's computations."""
+def count_operations(compiled: "jax.stages.Compiled") -> tuple[int, int]:
+    """Count the operations that one run of a compiled program starts.
 
-    def __init__(self, module: Module) -> None:
+    The body of a loop counts as often as it runs, or once if the compiler does not know
+    how often; of a conditional the branch with the most operations counts.
+
+    Args:
+        compiled: `jax.jit(f).lower(*args).compile()`.
+
+    Returns:
+        The operations outside of loops, and those inside.
+    """
+    module = Module.of(compiled)
+    parts = _Reader(module, is_detailed=False).work_of(module.entry).parts
+    loops = Work(tuple(p for p in parts if isinstance(p, Loop)))
+    others = Work(tuple(p for p in parts if not isinstance(p, Loop)))
+    outside, inside = (int(w.total(lambda _: 1)[1]) for w in (others, loops))
+    return outside, inside
+
+
+class _Reader:
+    """Reads the work of a module's computations; in detail or only their names."""
+
+    def __init__(self, module: Module, *, is_detailed: bool = True) -> None:
         self._module = module
+        self._is_detailed = is_detailed
         self._works: dict[int, Work] = {}
 
     def work_of(self, number: int) -> Work:
@@ -223,6 +263,8 @@ class _Reader:
             return [p for n in instruction.called for p in self.work_of(n).parts]
         if opcode.removesuffix("-start") in _COLLECTIVES:
             return (_read_collective(computation, instruction),)
+        if not self._is_detailed:
+            return (Operation(name=opcode),)
         return (self._read_kernel(computation, instruction),)
 
     def _read_kernel(

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from frugax import measure
 from frugax.jaxprs import LostUpdateWarning, call_noting_changes
 
 from .probes import PackedRecords, Probe, TracedFunction, pack_records, trace_function
@@ -26,11 +27,10 @@ NEVER = 3
 # budget.
 _RECORDING_S = 10e-6
 SWITCH_S = 300e-6
-# Seconds of one more operation of a program, at most, however small its arrays are: 0.6
-# to 2.6 microseconds on two cores of 2026, for 128 and 199 norms.
-_OPERATION_S = 2.6e-6
-# Instructions that run nothing.
-_FREE = ("parameter(", "get-tuple-element(", "tuple(", "constant(", "bitcast(")
+# Seconds that one more operation of a program takes to start, at most: 0.3 to 1.2
+# microseconds for 64 to 199 norms on two cores of 2026, and in loops 0.15 to 0.25.
+_OPERATION_S = 1.2e-6
+_LOOPED_OPERATION_S = 0.3e-6
 # Summaries may not be lost: these are in every program, even the bare one.
 _LEVELS_BY_KIND = {"summary": BARE, "scalar": QUIET, "frame": LOUD}
 
@@ -44,14 +44,13 @@ def _work(compiled: Any) -> float:
     return float(costs.get("flops", 0.0)) + float(costs.get("bytes accessed", 0.0))
 
 
-def _count_operations(compiled: Any) -> int:
-    """Return how many operations a program runs, a loop as one; 0 if unknown."""
+def _start_s(compiled: Any) -> float:
+    """Return the seconds that the operations of a program take to start."""
     try:
-        _, _, entry = (compiled.as_text() or "").partition("\nENTRY")
-    except Exception:  # not every backend prints
-        return 0
-    lines = [line for line in entry.splitlines() if " = " in line]
-    return sum(not any(name in line for name in _FREE) for line in lines)
+        outside, inside = measure.count_operations(compiled)
+    except Exception:  # not every backend reveals its programs
+        return 0.0
+    return _OPERATION_S * outside + _LOOPED_OPERATION_S * inside
 
 
 def variants_of(watched: Any) -> "ProgramVariants":
@@ -143,7 +142,7 @@ class ProgramVariants:
             )
             for level in (BARE, QUIET, LOUD)
         ]
-        self._extra_work, self._extra_operations = 0.0, 0
+        self._extra_work = self._extra_start_s = 0.0
         self.recording: Any = self._recording[QUIET]
 
     def recording_s(self, call_s: float) -> float:
@@ -152,8 +151,8 @@ class ProgramVariants:
         `call_s` is the time of a call; the probes' share of it is that of the
         operations that XLA counts, and each operation takes a moment to start.
         """
-        operations_s = _OPERATION_S * max(self._extra_operations, 0)
-        return _RECORDING_S + operations_s + max(self._extra_work, 0.0) * call_s
+        start_s = max(self._extra_start_s, 0.0)
+        return _RECORDING_S + start_s + max(self._extra_work, 0.0) * call_s
 
     @property
     def donates(self) -> bool:
@@ -208,18 +207,17 @@ class ProgramVariants:
         The arguments may have been donated since: lowering reads only their shapes.
         """
         work: dict[int, float] = {}
-        counts: dict[int, int] = {}
+        starts: dict[int, float] = {}
         if not self.records_always:
             compiled = self.bare.lower(*args, **kwargs).compile()
-            work[BARE], counts[BARE] = _work(compiled), _count_operations(compiled)
+            work[BARE], starts[BARE] = _work(compiled), _start_s(compiled)
         for level in {self.reduce_level(level) for level in (BARE, QUIET, LOUD)}:
             if level or self.records_always:
                 compiled = self._recording[level].lower(*args, **kwargs).compile()
-                work[level] = _work(compiled)
-                counts[level] = _count_operations(compiled)
+                work[level], starts[level] = _work(compiled), _start_s(compiled)
         if work.get(BARE) and QUIET in work:
             self._extra_work = work[QUIET] / work[BARE] - 1
-            self._extra_operations = counts[QUIET] - counts[BARE]
+            self._extra_start_s = starts[QUIET] - starts[BARE]
 
     def _run_bare(self, *args: Any, **kwargs: Any) -> Any:
         traced = self._trace(args, kwargs)
