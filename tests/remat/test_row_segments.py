@@ -71,8 +71,25 @@ def half_precision(ws, x):
     return jnp.log(jnp.sum(y.astype(jnp.float32) ** 2, axis=0)).sum()
 
 
+def messages(ws, x):
+    """Edges are the rows: each adds its message to the node that it points to."""
+    nodes, (senders, receivers) = x[:8], _EDGES
+    for w in ws:
+        sent = jnp.tanh((nodes[senders] + x) @ w)
+        nodes = nodes + jax.ops.segment_sum(sent, receivers, len(nodes))
+    return jnp.log(jnp.sum(nodes**2, axis=0)).sum()
+
+
+def batch_of_graphs(ws, x):
+    """Each row is a graph, whose nodes are summed up in groups."""
+    groups = jnp.tile(jnp.arange(WIDTH) // 4, (len(x), 1))
+    y = jax.vmap(lambda y, g: jax.ops.segment_sum(y, g, 4))(encode(ws, x), groups)
+    return jnp.var(y)
+
+
+_EDGES = integers(6, 8, 2, ROWS)
 LOSSES = [sorted_times, contrastive, batch_norm, normalised_advantages, with_metrics]
-LOSSES += [half_precision]
+LOSSES += [half_precision, messages, batch_of_graphs]
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -85,6 +102,13 @@ def test_a_loss_in_chunks_of_rows_has_the_same_gradients(loss, count):
     assert scans
     want = jax.jit(jax.value_and_grad(loss, **how))(WS, X)
     assert_same(jax.jit(step)(WS, X), want, 2e-2 if loss is half_precision else 1e-4)
+
+
+@pytest.mark.parametrize("loss", [messages, batch_of_graphs])
+def test_sums_of_rows_by_an_index_belong_to_the_segments(loss):
+    split = split_rows(trace_loss(loss, (WS, X)), RowChunks(4, ROWS))
+    names = {e.primitive.name for whole in split.whole for e in whole}
+    assert "scatter-add" not in names
 
 
 def test_gradients_of_the_rows_themselves_are_the_same():

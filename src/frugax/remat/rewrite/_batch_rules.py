@@ -408,16 +408,33 @@ def _dynamic_update_slice(
 def _scatter(
     part: BatchRows, graph: Graph, eqn: JaxprEqn, values: Sequence[Value]
 ) -> list[Value]:
-    """Windows that hold all rows of the batch are replaced, or added to."""
+    """Windows that hold all rows are replaced or added to, or each row adds its own."""
     target, indices, update = values
-    if indices.state is not None:
-        raise MixesBatchError("the place of a scatter depends on the batch")
     n = eqn.params["dimension_numbers"]
     whole, new = shape_of(eqn.invars[0]).shape, shape_of(eqn.invars[2]).shape
     left_out = {*n.inserted_window_dims, *n.operand_batching_dims}
     inside = [a for a in range(len(whole)) if a not in left_out]
     # The axes of the windows, in the target and in the update.
     axes = dict(zip(inside, n.update_window_dims, strict=True))
+    # The axes of the update that say which window, in the order of the indices' axes.
+    places = [a for a in range(len(new)) if a not in n.update_window_dims]
+    rows: State = update.state
+    if isinstance(indices.state, Along):
+        if indices.state.axis == len(places):
+            raise MixesBatchError("the place of a scatter depends on the batch")
+        rows = indices.state.at(places[indices.state.axis])
+    if isinstance(rows, Along) and rows.axis in places:
+        at = places.index(rows.axis)
+        indices, update = part.coerce(indices, rows.at(at)), part.coerce(update, rows)
+        state: State = "sum"
+        if at in n.scatter_indices_batching_dims:
+            place = list(n.scatter_indices_batching_dims).index(at)
+            state = rows.at(n.operand_batching_dims[place])
+        elif eqn.primitive.name not in ("scatter-add", "scatter-sub"):
+            raise MixesBatchError("a scatter picks rows of the batch")
+        target = part.coerce(target, state)
+        outs = bind(eqn, [target.array, indices.array, update.array])
+        return [Value(state, o) for o in outs]
     if isinstance(target.state, Along):
         along, axis = target.state, target.state.axis
     else:
