@@ -161,6 +161,7 @@ def test_a_model_that_fits_is_compiled_once():
 def test_the_program_that_a_search_compiled_is_the_one_that_runs(tmp_path, monkeypatch):
     # A plan that is found on disk is compiled by the first call.
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    MLP.compile(MemoryBudget("96KiB"))  # the first search of a process compiles more
     programs = []
 
     def listen(event: str, duration_secs: float, **about: str | int) -> None:

@@ -330,9 +330,9 @@ def test_outputs_that_are_not_tensors_are_named():
     assert [float(v[0, 0]) for v in got.values()] == [3, 4]
 
 
-@pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(4)])
-def test_a_module_in_training_mode_is_imported_in_evaluation_mode_and_says_so(layer):
-    net, x = nn.Sequential(nn.Linear(3, 4), layer), torch.randn(6, 3)
+def test_a_module_in_training_mode_is_imported_in_evaluation_mode_and_says_so():
+    layer = nn.BatchNorm1d(4)
+    net, x = nn.Sequential(nn.Linear(3, 4), layer, nn.Dropout(0.5)), torch.randn(6, 3)
     before = {name: value.clone() for name, value in net.state_dict().items()}
     state = torch.get_rng_state()
     with pytest.warns(UserWarning, match="training mode"):

@@ -59,6 +59,7 @@ def test_a_padded_row_of_multi_head_attention_is_torchs():
     np.testing.assert_allclose(got, module(x, full).detach(), 1e-5, 1e-6)
 
 
+@pytest.mark.usefixtures("fixed_lengths")
 def test_the_certificate_varies_masks_and_their_edge_rows(monkeypatch):
     # Wrong for rows that are masked entirely, and nowhere else.
     def plain(xp, q, k, v, mask, **_):

@@ -11,6 +11,7 @@ import frugax as ml
 from frugax.errors import ShapeError, UnsupportedModuleError
 from frugax.models import from_torch
 from refusals import refuses
+from tiers import mostly_thorough
 
 torch = pytest.importorskip("torch")
 from models.torch_modules import Function, evaluate  # noqa: E402 - it needs torch
@@ -97,6 +98,7 @@ def _shrink(x):
     return x
 
 
+@pytest.mark.usefixtures("fixed_lengths")
 @pytest.mark.parametrize(
     ("function", "remedy"),
     [
@@ -204,7 +206,9 @@ BRANCHES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BRANCHES)
+@pytest.mark.parametrize(
+    "name", mostly_thorough(BRANCHES, in_ci=lambda name: name in {"both", "multiple"})
+)
 def test_a_length_for_which_forward_takes_another_way_is_refused(name):
     forward, example, same, other = BRANCHES[name]
     imported = from_torch(Function(forward), (torch.randn(example),))

@@ -6,6 +6,7 @@ import pytest
 from frugax.errors import UnsupportedModuleError
 from frugax.models import from_torch
 from refusals import refuses
+from tiers import mostly_thorough
 
 torch = pytest.importorskip("torch")
 from models.torch_modules import Function, evaluate  # noqa: E402 - it needs torch
@@ -39,6 +40,7 @@ def test_a_part_in_float64_is_compared_in_float64():
     assert imported.params["first.weight"].dtype == "float32"
 
 
+@pytest.mark.usefixtures("fixed_lengths")
 def test_a_module_that_float32_does_not_suit_says_so():
     net = nn.Sequential(Function(torch.Tensor.half), nn.Linear(2, 2).half())
     with refuses(UnsupportedModuleError, "float32", "float16"):
@@ -69,6 +71,7 @@ def test_float64_inside_a_module_of_float32_becomes_float32_with_a_warning(funct
     assert from_torch(module, (x,)).certificate.dtype == "float64"
 
 
+@pytest.mark.usefixtures("fixed_lengths")
 def test_an_output_in_float64_of_a_module_of_float32_is_refused_with_the_remedy():
     module, x = Function(lambda x: x.double() * 3), torch.randn(2)
     names = ("float64", "module.double()", "torch_modules.py")
@@ -88,7 +91,10 @@ NEEDS_64_BITS = {
 }
 
 
-@pytest.mark.parametrize("name", NEEDS_64_BITS)
+@pytest.mark.usefixtures("fixed_lengths")
+@pytest.mark.parametrize(
+    "name", mostly_thorough(NEEDS_64_BITS, in_ci=lambda name: name != "tensor")
+)
 def test_an_integer_of_more_than_32_bits_is_refused(name):
     forward, number = NEEDS_64_BITS[name]
     with refuses(UnsupportedModuleError):

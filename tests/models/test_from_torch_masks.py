@@ -160,6 +160,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.usefixtures("fixed_lengths")
 @pytest.mark.parametrize("name", REFUSED)
 def test_rows_that_leave_the_module_or_are_mixed_are_refused_with_a_place(name):
     function, operation = REFUSED[name]

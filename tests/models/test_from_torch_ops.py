@@ -171,10 +171,24 @@ LINEAR_ALGEBRA = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LINEAR_ALGEBRA)
-def test_linear_algebra_is_converted(name):
+def _apply_linear_algebra(x):
+    return {name: function(x) for name, function in LINEAR_ALGEBRA.items()}
+
+
+# Tracing is what takes long, so each function has a trace of its own once a day only.
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(_apply_linear_algebra, id="all of them"),
+        *(
+            pytest.param(f, id=n, marks=pytest.mark.thorough)
+            for n, f in LINEAR_ALGEBRA.items()
+        ),
+    ],
+)
+def test_linear_algebra_is_converted(function):
     torch.manual_seed(0)
-    function, x = LINEAR_ALGEBRA[name], torch.randn(2, 3, 4, 4)
+    x = torch.randn(2, 3, 4, 4)
     imported = from_torch(Function(function), (torch.randn(2, 3, 4, 4),))
     wanted = pytree.tree_leaves(function(x))
     compiled = ml.compile(imported.model, ml.JaxBackend())
@@ -187,7 +201,6 @@ def _apply_all(x):
     return {name: function(x) for name, function in FUNCTIONS.items()}
 
 
-# Tracing is what takes long, so each function has a trace of its own once a day only.
 @pytest.mark.parametrize(
     "function",
     [
@@ -258,11 +271,13 @@ def test_a_cast_to_half_overflows_as_torchs():
     assert np.isinf(evaluate(imported, torch.full((2,), 3e4))).all()
 
 
+@pytest.mark.usefixtures("fixed_lengths")
 def test_an_operation_that_its_function_does_not_take_is_named_with_its_place():
     with refuses(UnsupportedModuleError, "aten.median", "torch_modules.py"):
         from_torch(Function(lambda x: x.sum().median(0)[0]), (torch.randn(2),))
 
 
+@pytest.mark.usefixtures("fixed_lengths")
 def test_strides_over_a_part_of_a_tensor_are_refused():
     with refuses(UnsupportedModuleError, "as_strided"):
         from_torch(

@@ -227,12 +227,3 @@ def test_an_eager_model_holds_no_result_longer_than_it_is_read():
     compiled.evaluate({}, data)
     # The input, the result of the layer before, and the one being computed.
     assert max(alive) <= 3
-
-
-def test_a_seed_is_a_key():
-    b, compiled, params, _ = small()
-    for key in (0, jax.random.key(0)):
-        jax.tree.map(
-            np.testing.assert_array_equal, compiled.randomize_params(key), params
-        )
-    assert jnp.issubdtype(b.get_random_key().dtype, jax.dtypes.prng_key)

@@ -11,7 +11,7 @@ import frugax as ml
 from frugax.models import IOKey, Model, op
 from refusals import refuses
 
-from .model_cases import X, compiled, evaluate, x
+from .model_cases import X, evaluate, x
 
 BOTH = [
     operator.add,
@@ -236,14 +236,6 @@ def test_a_split_by_name_is_refused_and_not_cut_short():
     model = Model()
     with refuses(ValueError, "split"):
         model |= op("split", sections=2)(input="x", output="y")
-
-
-def test_an_indexed_model_is_saved(tmp_path):
-    model = Model.create(y=x((2, 3))[np.array([1, 0]), :2])
-    made = compiled(model)
-    made.save(tmp_path / "m.safetensors", {})
-    again, _, _ = ml.models.load(tmp_path / "m.safetensors", ml.JaxBackend())
-    np.testing.assert_array_equal(again.evaluate({}, {"x": X})["y"], X[[1, 0], :2])
 
 
 def test_the_text_of_a_connection_stays_short():

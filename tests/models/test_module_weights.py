@@ -134,24 +134,11 @@ def test_converted_equinox_cells_keep_their_results(kind):
     np.testing.assert_allclose(got[0], jax.jit(run)(), 1e-5, 1e-6)
 
 
-def test_all_mismatches_are_reported_together():
-    compiled = ml.compile(
-        m.Model(m.Linear(3, name="a"), m.Linear(2, name="b")),
-        BACKEND,
-        shapes={"input": (1, 4)},
-    )
-    theirs = {
-        "a": {"kernel": np.ones((5, 3), "f4"), "bias": np.ones(3, "f4")},
-        "c": {"kernel": np.ones((3, 2), "f4")},
-    }
-    with pytest.raises(ShapeError) as caught:
-        m.from_flax(compiled, theirs, {"d": "b"})
-    text = str(caught.value)
-    for part in ("'c.kernel' [3, 2] is for 'c.weight', which no layer reads",
-                 "'d' of the map matches nothing", "it lacks 'b.bias' [2]",
-                 "'a.weight' of layer 'a' (Linear) must have shape [3, 4], got [3, 5]"
-                 ):  # fmt: skip
-        assert part in text
+def test_what_holds_no_weights_is_refused():
+    compiled = ml.compile(m.Linear(3, name="a"), BACKEND, shapes={"input": (1, 4)})
+    theirs = {"a": {"kernel": np.ones((5, 3), "f4"), "bias": np.ones(3, "f4")}}
+    with refuses(ShapeError, "a.kernel"):  # by the name that flax gave it
+        m.from_flax(compiled, theirs)
     with refuses(TypeError, "arrays"):
         m.from_flax(compiled, {})
     with refuses(TypeError, "'a'"):

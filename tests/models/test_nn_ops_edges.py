@@ -177,25 +177,6 @@ def test_an_empty_batch(xp, op, shapes, attributes, shape):
     assert (out[0] if isinstance(out, list) else out).shape == shape
 
 
-def test_cells_are_one_step_of_the_layers():
-    xp = NAMESPACES[0]
-    rng = np.random.default_rng(2)
-    one = lambda *s: jnp.asarray(rng.normal(size=s), jnp.float32)
-    x, h, c, w, u, b = (
-        one(2, 1, 3),
-        one(2, 4),
-        one(2, 4),
-        one(16, 3),
-        one(16, 4),
-        one(16),
-    )
-    out, h2, c2 = OPS["lstm"](xp, x, w, u, b, h, c)
-    np.testing.assert_allclose(
-        OPS["lstm_cell"](xp, x[:, 0], h, c, w, u, b), (h2, c2), 1e-5, 1e-6
-    )
-    np.testing.assert_allclose(out[:, 0], h2, 1e-5, 1e-6)
-
-
 def test_convolutions_and_pools_have_both_modes_and_batches():
     xp = NAMESPACES[0]
     rng = np.random.default_rng(2)

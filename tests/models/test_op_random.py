@@ -147,44 +147,6 @@ def test_shapes_are_known_without_a_key_of_values():
     assert out.shape == (b, 2)
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-def test_scan_is_the_same_loop_on_both(reverse):
-    rng = np.random.default_rng(0)
-    start, xs, scale = (rng.normal(size=s) for s in ((3,), (5, 3), (5,)))
-
-    def run(xp, start, xs, scale):
-        def step(carry, given):
-            (total, count), (x, (s, nothing)) = carry, given
-            assert nothing is None
-            total = xp.tanh(total + x * s)
-            return (total, count + 1), (total * 2, x)
-
-        (total, count), (doubled, same) = xp.scan(
-            step, (start, xp.asarray(0)), (xs, (scale, None)), reverse=reverse
-        )
-        return total, doubled, same, count
-
-    j = jax.jit(lambda *a: run(JaxNamespace(), *a))(
-        *(jnp.asarray(a, jnp.float32) for a in (start, xs, scale))
-    )
-    leaves = [torch.tensor(a, dtype=torch.float32) for a in (start, xs, scale)]
-    for leaf in leaves:
-        leaf.requires_grad_(True)
-    t = run(TorchNamespace(), *leaves)
-    for one, other in zip(j, t, strict=True):
-        np.testing.assert_allclose(one, other.detach(), rtol=1e-5)
-    assert int(j[3]) == 5
-    np.testing.assert_allclose(j[2], xs, rtol=1e-6)  # in the order of the xs
-    last = 0 if reverse else -1
-    np.testing.assert_allclose(j[1][last], 2 * np.asarray(j[0]), rtol=1e-6)
-    grads = jax.grad(
-        lambda *a: sum(y.sum() for y in run(JaxNamespace(), *a)[:2]), argnums=(0, 1, 2)
-    )(*(jnp.asarray(a, jnp.float32) for a in (start, xs, scale)))
-    loss = t[0].sum() + t[1].sum()
-    for one, other in zip(grads, torch.autograd.grad(loss, leaves), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-
-
 def test_an_empty_scan_is_refused_in_torch():
     xp = TorchNamespace()
     with refuses(ValueError, "scan"):

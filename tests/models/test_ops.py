@@ -251,24 +251,6 @@ NEVER_FREE = {
 }
 
 
-def test_a_chain_is_traced_as_if_written_by_hand():
-    xp = JaxNamespace()
-    x, w, b = jnp.ones((32, 64)), jnp.ones((16, 64)), jnp.ones(16)
-
-    def ours(x, w, b):
-        y = OPS["matmul"](xp, x, OPS["transpose"](xp, w))
-        y = OPS["multiply"](xp, OPS["add"](xp, y, b), 0.5)
-        y = OPS["power"](xp, OPS["relu"](xp, y), 2)
-        return OPS["mean"](xp, OPS["reshape"](xp, y, shape=(-1,)))
-
-    def by_hand(x, w, b):
-        y = (x @ w.T + b[None]) * 0.5
-        return jnp.mean((jax.nn.relu(y) ** 2).reshape(-1))
-
-    text = lambda f: str(jax.make_jaxpr(f)(x, w, b))
-    assert text(ours) == text(by_hand)
-
-
 def test_precision_reaches_the_products():
     xp = JaxNamespace(precision="highest")
     x = jnp.ones((4, 4))

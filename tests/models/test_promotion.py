@@ -128,17 +128,6 @@ def test_sums_of_short_integers_are_int32_also_with_64_bits():
                 assert TorchNamespace().dtype_of(t) == j.dtype, (op, name)
 
 
-@pytest.mark.parametrize("xp", [JaxNamespace(), TorchNamespace()])
-def test_arrays_of_one_dtype_are_passed_on_unchanged(xp):
-    x, y = xp.asarray(np.ones(2, "f")), xp.asarray(np.ones(3, "f"))
-    assert [
-        a is b for a, b in zip(xp.promote((x, None, y)), (x, None, y), strict=True)
-    ] == [True] * 3
-    (number,) = xp.promote((3,))
-    assert number.shape == ()
-    assert xp.dtype_of(number) == np.int32
-
-
 def test_numpy_arrays_of_64_bits_become_32_on_both():
     some = (np.ones(2), np.arange(2), np.float64(1), np.int64(1))
     for array in some:

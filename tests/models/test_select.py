@@ -7,12 +7,9 @@ import frugax as ml
 from frugax.models import (
     BatchNorm,
     IOKey,
-    Linear,
     Model,
     op,
 )
-from frugax.models._select import prune
-from frugax.models.graph import ModelGraph, OpNode, Spec
 
 BACKENDS = ["jax", "torch"]
 X = np.arange(6, dtype="float32").reshape(2, 3)
@@ -58,38 +55,9 @@ def test_constant_arrays_become_the_backends_own(name):
     assert run(compiled, x=X)["y"].dtype == np.float32
 
 
-def test_inputs_and_weights_are_fixed():
-    model = Model.create(y=Linear(2, name="a")(IOKey("scale", shape=(3,))) * x()[:, :2])
-    fixed = {"scale": np.ones(3), "a.weight": np.ones((2, 3)), "a.bias": np.zeros(2)}
-    compiled = ml.compile(model, ml.JaxBackend(), constant_keys=fixed)
-    assert compiled.param_keys == frozenset()
-    assert compiled.data_keys == {"x"}
-    np.testing.assert_allclose(run(compiled, x=X)["y"], 3 * X[:, :2])
-
-
 def test_an_output_may_be_a_constant():
     compiled = ml.compile(
         Model.create(y=op("arange", stop=3)(), z=x() + 1.0), ml.JaxBackend()
     )
     np.testing.assert_array_equal(run(compiled, x=X)["y"], [0, 1, 2])
     assert compiled.shapes["y"] == (3,)
-
-
-def test_prune_keeps_the_operations_that_outputs_need():
-    key = IOKey("x", shape=(2,))
-
-    def node(i, left, right):
-        wires = {"left": left, "right": right}
-        return OpNode(f"n{i}", op("add"), "add", wires, (f"{i}",), ())
-
-    graph = ModelGraph(
-        {"x": key, "unread": key},
-        {"/c": 1.0, "/d": 2.0},
-        (node(0, "x", "/c"), node(1, "x", "/d"), node(2, "0", "0")),
-        {"y": "2", "z": "1"},
-        specs={"x": Spec((2,), np.dtype("float32"))},
-    )
-    pruned = prune(graph, ["z"])
-    assert [n.path for n in pruned.nodes] == ["n0", "n2"]
-    assert set(pruned.inputs) == {"x"}
-    assert set(pruned.constants) == {"/c"}

@@ -140,18 +140,6 @@ def test_a_penalty_may_read_a_named_weight_before_its_layer():
     assert compiled.shapes["w0"] == (4, 5)
 
 
-def test_saved_named_weights_come_back(tmp_path):
-    model = Model()
-    model |= Linear(4)(input="x", weight="w0", output="y")
-    backend = ml.JaxBackend()
-    compiled = ml.compile(model, backend, shapes={"x": (3, 5)})
-    params = compiled.randomize_params()
-    compiled.save(tmp_path / "m.safetensors", params)
-    again, loaded, _ = ml.models.load(tmp_path / "m.safetensors", backend)
-    assert again.param_keys == compiled.param_keys
-    assert (loaded["w0"] == params["w0"]).all()
-
-
 @pytest.mark.parametrize(
     "name", ["rnn", "gru", "lstm", "rnn_cell", "gru_cell", "lstm_cell"]
 )
