@@ -14,7 +14,7 @@ from frugax import InfeasibleBudgetError, MemoryBudget, remat
 from frugax.jaxprs import fast_convolution, flops, shape_of
 from frugax.remat import PlanParts
 from frugax.remat.rewrite import MixesBatchError, split_batch, trace_loss
-from frugax.remat.solver import Stage, find_batch, list_candidates
+from frugax.remat.solver import find_batch
 from refusals import refuses
 from tiers import mostly_thorough
 
@@ -343,26 +343,6 @@ def test_members_of_an_ensemble_are_chunks_too():
     assert_same(jax.jit(got)(members, X), jax.jit(jax.value_and_grad(loss))(members, X))
 
 
-def test_chunks_are_tried_where_gradients_are_larger_than_what_is_held():
-    # Most of their sums are results of the program, which has room for them anyway.
-    ws, x = [jax.ShapeDtypeStruct((64, 64), "float32")] * 4, normal(0, 4, 64)
-    body = trace_loss(lambda ws, x: jnp.mean(net(ws, x)), (ws, x))
-    found = list_candidates(body, stage=Stage.ALL)
-    assert {c.source.batch.count for c in found if c.source.batch} == {2, 4}
-
-
-def test_sums_of_gradients_that_are_no_results_are_counted():
-    def loss(ws, half, x):
-        return jnp.mean(net([jnp.sin(w) for w in ws[:1]] + ws[1:], x) @ half)
-
-    half = jax.ShapeDtypeStruct((16, 2), "bfloat16")
-    with jax.numpy_dtype_promotion("standard"):
-        body = trace_loss(loss, (WS, half, X), (0, 1))
-    found = find_batch(body)
-    assert found is not None
-    assert found.split.held_bytes == 4 * (16 * 16 + 16 * 2)
-
-
 def test_half_precision_is_summed_up_in_float32():
     ws = [w.astype(jnp.bfloat16) for w in WS]
     x = jnp.abs(X).astype(jnp.bfloat16)
@@ -573,9 +553,8 @@ def test_a_plan_for_chunks_that_do_not_fit_the_loss_is_refused():
         step(WS, X)
 
 
-@pytest.mark.parametrize(
-    "seed", mostly_thorough(range(6), in_ci=lambda seed: seed == 4)
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(6))
 def test_random_programs_in_chunks_are_right_or_refused(seed):
     case = random_programs.random_case(seed, "float32")
     body = trace_loss(case.loss, case.args, **case.how)

@@ -241,21 +241,6 @@ def test_a_budget_is_met_as_xla_measures_it(model, share, extra):
     assert_same(jax.jit(step)(*args), jax.jit(jax.value_and_grad(loss))(*args))
 
 
-def test_branches_of_a_cond_in_a_loop_are_planned():
-    loss, args = in_a_scan()
-    found = list_loop_choices(trace_loss(loss, args))
-    inner = [
-        chunk.kept
-        for level in found
-        for scan in level.body_plans
-        for iterations in scan.bodies
-        for cond in iterations.body_plans
-        for recompute in cond.bodies
-        for chunk in recompute.chunks
-    ]
-    assert any(inner)
-
-
 @pytest.mark.parametrize(
     "bodies",
     [(), (Recompute(),) * 2, (Recompute(),) * 4, (Recompute((Chunk(0, 99, ()),)),) * 3],

@@ -8,8 +8,7 @@ from jax import lax
 from draws import normal
 from frugax import jaxprs
 from frugax.remat import BodyPlan, Recompute
-from frugax.remat.rewrite import rewrite_loops
-from frugax.remat.solver import find_residuals, list_loop_choices
+from frugax.remat.solver import list_loop_choices
 from refusals import refuses
 
 from ..tiers import mostly_thorough
@@ -90,19 +89,6 @@ def test_levels_cost_the_flops_that_are_stated():
     depth_2 = [flops for levels, flops in stated.items() if len(levels) == 2]
     assert depth_2
     assert extra == pytest.approx(depth_2[0], rel=0.1)
-
-
-def test_levels_keep_the_carries_before_their_longest_groups():
-    body = body_of(rnn)
-    # 16 does not divide the 60 iterations: three groups, and one of 12.
-    again = Recompute((), 60, from_carry=True, levels=(16, 4))
-    operation = body.graph.numbered.index(scans_of(body)[0])
-    rewritten = rewrite_loops(body, (BodyPlan(operation, (again,)),))
-    (loop,) = [
-        r for r in find_residuals(rewritten.graph, rewritten.active) if r.hidden_bytes
-    ]
-    # What the backward pass computes again inside is not kept for it.
-    assert loop.hidden_bytes == 4 * 16 * 32 * 4
 
 
 @pytest.mark.parametrize("levels", [(60,), (3, 5), (5, 5), (0,)])

@@ -139,8 +139,8 @@ def chain(depth=6, dtype=jnp.float32, rows=256):
 
 
 def half_of(loss, args):
-    limit = plain_bytes(loss, args) // 2
-    return plan_whole(loss, MemoryBudget(limit_bytes=limit), example_args=args)
+    limit = MemoryBudget(limit_bytes=plain_bytes(loss, args) // 2)
+    return plan_whole(loss, limit, example_args=args, first_fit=True)
 
 
 def test_static_arguments_are_bound_before_planning():
@@ -187,7 +187,8 @@ def test_vmap_inside_the_loss_is_planned():
     one, (ws, x) = chain()
     loss = lambda ws, x: jax.vmap(lambda x: one(ws, x))(x.reshape(4, 64, 32)).mean()
     limit = int(0.6 * plain_bytes(loss, (ws, x)))
-    plan = plan_whole(loss, MemoryBudget(limit_bytes=limit), example_args=(ws, x))
+    budget = MemoryBudget(limit_bytes=limit)
+    plan = plan_whole(loss, budget, example_args=(ws, x), first_fit=True)
     step = remat.apply(loss, plan)
     assert temp_bytes(step, ws, x) == plan.predicted <= limit
     assert_same(jax.jit(step)(ws, x), jax.jit(jax.value_and_grad(loss))(ws, x))
@@ -290,24 +291,6 @@ def test_random_bits_are_made_again_from_their_keys():
     assert_same(jax.jit(step)(*args), jax.jit(jax.value_and_grad(loss))(*args))
 
 
-def test_constants_are_given_again_and_not_kept():
-    table = np.linspace(0, 1, 256 * 32, dtype=np.float32).reshape(256, 32)
-
-    def loss(ws, x):
-        for w in ws:
-            mask = jnp.arange(32)[None] < jnp.arange(256)[:, None]
-            x = x + jnp.where(mask, jnp.tanh(x @ w), 0.0) * jnp.asarray(table)
-        return jnp.mean(x**2)
-
-    _, args = chain()
-    body = trace_loss(loss, args)
-    iota = [v for v, e in body.free.items() if e.primitive.name == "iota"]
-    assert iota  # index grids are free to do again: no plan can keep them
-    assert not {*iota, *body.graph.consts} & set(body.defined_at)
-    step, _ = tightest(loss, args)
-    assert_same(jax.jit(step)(*args), jax.jit(jax.value_and_grad(loss))(*args))
-
-
 PRODUCT = 2 * 256 * 32 * 32
 
 
@@ -330,19 +313,7 @@ def test_results_kept_in_a_segment_are_not_recomputed():
         assert_same(jax.jit(step)(*args), want)
 
 
-def test_a_kept_result_that_its_custom_rule_reads_is_not_recomputed():
-    loss, args = chain(depth=2)
-    count = lambda fn: flops(jax.make_jaxpr(fn)(*args).jaxpr)
-    everything, body = whole_again(loss, args)
-    curved = [i for i, e in enumerate(body.eqns) if e.primitive.name == "tanh"]
-    assert len(curved) == 2
-    # The slope of tanh is read off its result: with that, no product is needed.
-    step, _ = whole_again(loss, args, kept=curved)
-    assert count(everything) - count(step) >= 2 * PRODUCT
-    assert_same(jax.jit(step)(*args), jax.jit(jax.value_and_grad(loss))(*args))
-
-
-@pytest.mark.parametrize("model", [residual_mlp, attention, long_skips, chain])
+@pytest.mark.parametrize("model", [residual_mlp, long_skips, chain])
 def test_modelled_and_traced_recomputation_agree(model):
     loss, args = model()[:2]
     count = lambda fn: flops(jax.make_jaxpr(fn)(*args).jaxpr)

@@ -62,7 +62,8 @@ def test_an_operation_may_have_a_parameter_named_prim():
         go = lambda y, _: (step(w, double.bind(y, prim="x") / 2), None)
         return jnp.mean(lax.scan(go, y, None, 32)[0] ** 2)
 
-    plan = plan_whole(loss, MemoryBudget.share(0.5), (W, START), cache=False)
+    how = {"cache": False, "first_fit": True}
+    plan = plan_whole(loss, MemoryBudget.share(0.5), (W, START), **how)
     assert plan.body_plans
     want = jax.jit(jax.value_and_grad(loss))(W, START)
     assert_same(jax.jit(remat.apply(loss, plan))(W, START), want)
@@ -175,7 +176,8 @@ def test_what_no_gradient_reaches_is_not_differentiated(net, share):
         return jnp.mean(net(w, x) ** 2)
 
     try:
-        plan = remat.plan(loss, MemoryBudget.share(share), (W, START), cache=False)
+        how = {"cache": False, "first_fit": True}
+        plan = remat.plan(loss, MemoryBudget.share(share), (W, START), **how)
     except InfeasibleBudgetError as e:
         plan = e.best
     assert isinstance(plan, remat.RematPlan)

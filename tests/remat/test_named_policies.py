@@ -10,7 +10,7 @@ from jax import lax
 from draws import normal
 from frugax import MemoryBudget, jaxprs, measure
 from frugax.remat.rewrite import trace_loss
-from frugax.remat.solver import Stage, build_parts, list_candidates, list_named
+from frugax.remat.solver import Stage, build_parts, list_named
 from remat.checks import assert_same, follow, plan_whole
 
 KEEP_BARRIERS: dict[str, str | bool] = {
@@ -83,49 +83,6 @@ def named_plans(make, stride=1):
     body = trace_loss(loss, args)
     found = list_named(body)[::stride]
     return body, [build_parts(n, "cpu") for n in found]
-
-
-def test_each_block_is_offered_under_each_policy():
-    body, plans = named_plans(residual_blocks)
-    (block,) = {len(body.eqns) // 6}
-    whole = [p for p in plans if all(s.gate for s in p.segments[:6])]
-    kept = {
-        tuple(len(s.kept) for s in p.segments[:6])
-        for p in whole
-        if [s.start for s in p.segments[:6]] == [block * n for n in range(6)]
-    }
-    # Each block keeps one product or none, and the first blocks may keep less.
-    assert {(1,) * 6, (0,) * 6, (0, 0, 0, 1, 1, 1)} <= kept
-
-
-def test_iterations_of_a_prime_number_are_split_between_two_policies():
-    _, plans = named_plans(scan_of_prime_length, stride=8)
-    lengths = {
-        tuple(b.iterations for b in plan.body_plans[0].bodies)
-        for plan in plans
-        if plan.body_plans
-    }
-    assert any(len(two) == 2 and sum(two) == 29 for two in lengths)
-
-
-def test_the_model_of_a_scan_under_a_policy_equals_that_of_its_plan():
-    def loss(w, x):
-        def attend(x, w):
-            q, k = jnp.split(x @ w, 2, -1)
-            return x + jax.nn.softmax(q @ k.T) @ jax.nn.gelu(k), None
-
-        return jnp.mean(lax.scan(attend, x, w)[0] ** 2)
-
-    w, x = jnp.ones((6, 16, 32)), jnp.ones((64, 16))
-    body = trace_loss(loss, (w, x))
-    listed = {c.body_plans: c.peak_bytes for c in list_candidates(body)}
-    pairs = [
-        (n.peak_bytes, listed[plans])
-        for n in list_named(body)
-        if n.is_uniform and (plans := n.body_plans) in listed
-    ]
-    assert pairs
-    assert all(0.8 < a / b < 1.25 for a, b in pairs)
 
 
 @pytest.mark.parametrize(

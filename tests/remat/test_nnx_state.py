@@ -131,13 +131,19 @@ def _joined(tree):
     return np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)])
 
 
+@pytest.fixture(scope="module")
+def search(tmp_path_factory):
+    """How plans are searched for: each once for all tests of this file."""
+    return {"cache": tmp_path_factory.mktemp("plans"), "first_fit": True}
+
+
 @pytest.mark.parametrize(
     "case", mostly_thorough(CASES, in_ci=lambda case: case in {"module", "variables"})
 )
-def test_calls_change_objects_as_nnx_changes_them(case):
+def test_calls_change_objects_as_nnx_changes_them(case, search):
     loss, make, how = CASES[case]
     ours, theirs = make(), make()
-    plan = remat.plan(loss, BUDGET, ours, cache=False, first_fit=True, **how)
+    plan = remat.plan(loss, BUDGET, ours, **search, **how)
     assert plan.extra_flops > 0 or plan.batch
     if "argnums" in how:  # from the front, as nnx needs them
         how = how | {"argnums": jax.tree.map(lambda n: n % len(ours), how["argnums"])}
@@ -151,7 +157,7 @@ def test_calls_change_objects_as_nnx_changes_them(case):
     assert remat.apply(loss, plan).report(*make()).verdict == "kept"
 
 
-def test_a_variable_that_the_loss_creates_is_there_afterwards():
+def test_a_variable_that_the_loss_creates_is_there_afterwards(search):
     both = remat.value_and_grad(mean_square, BUDGET)
     plain = nnx.jit(nnx.value_and_grad(mean_square))
     ours, theirs = Sowing(), Sowing()
@@ -160,8 +166,7 @@ def test_a_variable_that_the_loss_creates_is_there_afterwards():
         assert_same(value, plain(theirs, X)[0])
         assert_same_state([ours], [theirs])
     with refuses(ValueError, "example_args"):
-        how: dict[str, Any] = {"cache": False, "first_fit": True}
-        plan = remat.plan(mean_square, BUDGET, (Sowing(), X), **how)
+        plan = remat.plan(mean_square, BUDGET, (Sowing(), X), **search)
         remat.apply(mean_square, plan)(ours, X)
 
 
@@ -192,9 +197,11 @@ def _sgd():
     return optax.sgd(0.1)
 
 
-def test_shapes_of_a_module_are_planned_and_arrays_are_not_touched():
-    shapes = nnx.eval_shape(Net)
-    plan = remat.plan(mean_square, BUDGET, (shapes, X), cache=False, first_fit=True)
+def test_shapes_of_a_module_are_planned_and_arrays_are_not_touched(search):
+    plan = remat.plan(mean_square, BUDGET, (nnx.eval_shape(Net), X), **search)
+    # It serves any module of these shapes, and is searched for once.
+    assert plan == remat.plan(mean_square, BUDGET, (Net(3), X), **search)
+    assert not plan.has_aux
     net = Net()
     before = copy.deepcopy(state_of([net]))
     receipt = remat.apply(mean_square, plan).report(net, X)
@@ -231,14 +238,6 @@ def test_an_attribute_that_is_no_variable_must_not_change():
 
     with refuses(TypeError, "nnx.Variable"):
         remat.plan(mean_square, BUDGET, (Counting(), X), cache=False)
-
-
-def test_a_remembered_plan_serves_the_next_module(tmp_path):
-    how = {"cache": tmp_path, "first_fit": True}
-    first = remat.plan(mean_square, BUDGET, (Net(), X), **how)
-    again = remat.plan(mean_square, BUDGET, (Net(3), X), **how)
-    assert first == again
-    assert not first.has_aux
 
 
 def test_structure_tells_losses_of_modules_apart():

@@ -10,7 +10,7 @@ import pytest
 
 from frugax import MemoryBudget, measure, remat
 from frugax.errors import OutputError
-from frugax.remat._memory_charts import draw_blocks, stretch
+from frugax.remat._memory_charts import stretch
 from refusals import refuses
 
 from .checks import plan_whole
@@ -109,19 +109,6 @@ def test_text_keeps_to_its_width(drawn, width):
     assert any("█" in line for line in plot)
     assert any("░" in line for line in plot)
     assert any("800 KiB ┤" in line and "┄" in line for line in plot)
-
-
-def test_blocks_show_heights_in_eighths():
-    lines = draw_blocks(
-        planned=[1, 4, 8, 0], unplanned=[8, 8, 8, 8], limit=8, width=41, height=4
-    )
-    assert lines[0].startswith("8 B ┤")
-    top, bottom = lines[0].partition("┤")[2], lines[3].partition("│")[2]
-    part = len(top) // 4
-    assert top[2 * part : 3 * part] == "█" * part  # the limit does not hide it
-    assert bottom == "█" * 3 * part + "░" * part
-    eighths = draw_blocks(planned=[1, 2], unplanned=[0], limit=16, width=40, height=4)
-    assert eighths[3].endswith("▂" * 17 + "▄" * 17)
 
 
 def test_too_little_room_is_refused(drawn):

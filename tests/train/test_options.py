@@ -1,10 +1,8 @@
 """Wrong options are refused immediately, with name, value and the allowed values."""
 
-import subprocess
-import sys
-
 import pytest
 
+import forked
 from frugax.options import (
     check_choice,
     check_flag,
@@ -157,9 +155,7 @@ def test_options_are_checked_without_a_type_checker():
         f"else: print('nothing')\n"
         for call in CALLS
     )
-    out = subprocess.run(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True
-    ).stdout
+    out = forked.python(code).stdout
     for (call, begins), said in zip(CALLS.items(), out.splitlines(), strict=True):
         assert said.startswith(begins), f"{call}: {said}"
 

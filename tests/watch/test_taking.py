@@ -750,26 +750,29 @@ def test_a_metric_that_cannot_be_read_leaves_a_run_closed_with_a_receipt(tmp_pat
     assert "1 records are lost" in spend["problems"]
 
 
-@pytest.mark.parametrize(
-    "ending", ["", "for i in steps(run): break", "with run: raise SystemExit(0)"]
-)
-def test_a_run_that_is_left_open_is_closed_when_the_process_exits(tmp_path, ending):
-    code = f"""
+def test_a_run_that_is_left_open_is_closed_when_the_process_exits(tmp_path):
+    code = """
 import sys
 from frugax import watch
 def steps(run):
     with run:
         yield 0
-run = watch.run(sys.argv[1])
-run.record(0, {{"a": 1.0}})
-{ending}
+def start(name):
+    run = watch.run(sys.argv[1] + name)
+    run.record(0, {"a": 1.0})
+    return run
+left, broken_off = start("/left"), start("/broken off")
+for i in steps(broken_off): break
+with start("/exit"): raise SystemExit(0)
 """
-    folder = tmp_path / "run"
-    command = [sys.executable, "-c", code, folder]
+    command = [sys.executable, "-c", code, tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert not done.stderr
-    assert watch.read(folder / "journal", strict=True)["a"].tolist() == [1.0]
-    assert json.loads((folder / "receipt.json").read_text())["stopped_because"]
+    folders = list(tmp_path.iterdir())
+    assert len(folders) == 3
+    for folder in folders:
+        assert watch.read(folder / "journal", strict=True)["a"].tolist() == [1.0]
+        assert json.loads((folder / "receipt.json").read_text())["stopped_because"]
 
 
 def test_a_full_disk_ends_no_program(tmp_path, capsys):

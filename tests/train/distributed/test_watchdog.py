@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 
+import forked
 from frugax import train
 from frugax.train.distributed import EXIT_PEER_LOST, Watchdog
 from frugax.train.processes import is_peer_lost
@@ -98,9 +99,7 @@ def test_it_ends_a_process_that_makes_no_progress():
         "print('not lost', end='')\n"
         "with Watchdog(min_s=0.2, first_s=0.2): stuck()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
+    done = forked.python(script)
     assert done.returncode == EXIT_PEER_LOST
     assert "frugax: no step was done for" in done.stderr
     assert "in stuck" in done.stderr  # where it was
