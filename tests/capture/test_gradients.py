@@ -142,7 +142,7 @@ def by_pullback_of_its_results(w, x):
 
 def hessian_product(w, x):
     rows = np.asarray(ROWS)  # a constant
-    return jax.jvp(jax.grad(lambda w: loss(w, x) + loss(w, rows)), (w,), (w,))
+    return jax.jvp(jax.grad(lambda w: loss(w, x * rows)), (w,), (w,))
 
 
 def by_numbers_of_python(w, x):

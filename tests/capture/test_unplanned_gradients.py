@@ -21,7 +21,7 @@ from refusals import assert_names, warns
 
 def hessian_products(w, x):
     def find(w, x):
-        scaled = lambda w: jnp.array([loss(w, x), w.sum()])
+        scaled = lambda w: jnp.array([jnp.mean(jnp.tanh(x @ w) ** 2), w.sum()])
         (value, _), pull, place = jax.vjp(
             lambda w: (scaled(w), x.argmax()), w, has_aux=True
         )
