@@ -1,7 +1,6 @@
 """Scans are planned inside: in chunks, in part, nested; and are still the same."""
 
 import jax
-import jax.numpy as jnp
 import pytest
 
 from frugax import MemoryBudget, jaxprs, remat
@@ -19,7 +18,6 @@ from .checks import (
     temp_bytes,
 )
 from .scan_cases import (
-    W,
     among_other_operations,
     backwards_with_results,
     body_of,
@@ -151,57 +149,6 @@ def test_a_budget_is_met_as_xla_measures_it(model, share):
 def inner_flops(loss, args, body_plans):
     step = recompute_bodies(loss, args, body_plans)
     return jaxprs.flops(jax.make_jaxpr(step)(*args).jaxpr)
-
-
-EVERY = (Chunk(0, 3, ()),)  # a product, a sum and tanh
-
-
-@pytest.mark.parametrize(
-    ("recomputes", "iterations"),
-    [
-        ((Recompute(EVERY),), 60),
-        ((Recompute(iterations=5, from_carry=True),), 60),
-        ((Recompute(EVERY, 5, from_carry=True),), 120),
-        ((Recompute(EVERY, 2), Recompute(iterations=3)), 24),
-        ((Recompute(from_carry=True), Recompute(iterations=4)), 12),
-    ],
-)
-def test_each_kind_of_round_is_counted(recomputes, iterations):
-    loss, (w, xs) = rnn()
-    cell = lambda h, x: jnp.tanh(h @ w + x)
-    once = jaxprs.flops(jax.make_jaxpr(cell)(xs[0], xs[0]).jaxpr)
-    (place,) = scans_of(body_of(rnn))
-    body_plan = BodyPlan(place, recomputes)
-    more = inner_flops(loss, (w, xs), (body_plan,)) - inner_flops(loss, (w, xs), ())
-    # Besides, each loop's gradient of the weights is added to that of the others.
-    loops = 60 // body_plan.group_length * len(recomputes)
-    assert 0 <= more - iterations * once <= loops * W.size + 0.01 * iterations * once
-
-
-def test_keeping_some_results_lies_between_keeping_all_and_none():
-    loss, args = stacked_layers()
-    body = body_of(stacked_layers)
-    (place,) = scans_of(body)
-    iterations = scan_body_of(body, place)
-    names = [e.primitive.name for e in iterations.eqns]
-    first = names.index("dot_general")
-    # The last product is only added to the loop's carry: no rule reads it.
-    some = recompute_bodies(
-        loss, args, (BodyPlan(place, (Recompute(again(iterations, first)),)),)
-    )
-    none = recompute_bodies(
-        loss, args, (BodyPlan(place, (Recompute(again(iterations)),)),)
-    )
-    count = lambda fn: jaxprs.flops(jax.make_jaxpr(fn)(*args).jaxpr)
-    steps = [jax.value_and_grad(loss), some, none]
-    flops, needed = map(count, steps), [temp_bytes(step, *args) for step in steps]
-    plain, part, whole = flops
-    product = 2 * 256 * 32 * 64
-    assert needed == sorted(set(needed), reverse=True)
-    # 12 products fewer than by doing iterations again whole; what is left is
-    # elementwise.
-    assert whole - part == pytest.approx(12 * product, rel=0.05)
-    assert 0 < part - plain < 0.03 * plain
 
 
 @pytest.mark.thorough

@@ -203,9 +203,8 @@ def test_a_memory_budget_with_a_layout_is_of_each_device(parts):
     assert spend.measured <= spend.limit == e.value.needed
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param("temp", marks=pytest.mark.thorough), "total"]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["temp", "total"])
 def test_the_bytes_of_a_plan_with_a_layout_are_of_one_device(kind):
     def deep(params, batch):
         x = batch["x"]

@@ -90,24 +90,6 @@ def test_an_equinox_module_is_trained_whole_and_given_back():
     assert step.compiles == 1
 
 
-def test_a_module_resumes_bit_equal_from_a_checkpoint(tmp_path):
-    step = train.make_train_step(lookup_loss, SGD)
-    places = train.Checkpoints(tmp_path)
-    train.fit(step, step.init(Lookup()), batch_of, steps=3, checkpoints=places)
-    again = train.make_train_step(lookup_loss, SGD)
-    state, _ = places.restore(again.init(Lookup()))
-    longer = train.fit(again, state, batch_of, steps=5)
-    whole = train.fit(again, again.init(Lookup()), batch_of, steps=5)
-    for got, wanted in zip(
-        jax.tree.leaves(longer.state), jax.tree.leaves(whole.state), strict=True
-    ):
-        np.testing.assert_array_equal(got, wanted)
-
-
-def batch_of(index):
-    return batch(key=index)
-
-
 def test_a_changed_module_recompiles_and_names_the_changed_part():
     step = train.make_train_step(lookup_loss, SGD, compile_budget=1)
     step(step.init(Lookup()), batch())
@@ -307,18 +289,6 @@ def test_running_averages_of_a_frugax_model_are_carried():
     assert len(before) == 2
     for key, value in before.items():
         assert not np.array_equal(state.carried[key], value)
-
-
-def test_the_memory_budget_holds_for_a_module():
-    free = train.make_train_step(lookup_loss, SGD)
-    free.prepare(free.init(Lookup()), batch())
-    budget = MemoryBudget(limit_bytes=free.program.temp_bytes)
-    step = train.make_train_step(lookup_loss, SGD, budget=budget)
-    one, _ = step(step.init(Lookup()), batch())
-    two, _ = free(free.init(Lookup()), batch())
-    np.testing.assert_allclose(
-        one.params["mlp.layers.0.weight"], two.params["mlp.layers.0.weight"], 1e-5
-    )
 
 
 def test_a_share_is_one_of_what_each_shape_needs_without_a_plan():

@@ -15,7 +15,7 @@ import pytest
 from fault_injection import at_once
 from frugax import OverheadBudget
 from frugax.watch import Journal, Watcher, jit, probes, read
-from frugax.watch.probes import collect, frame, record, summarise
+from frugax.watch.probes import collect, frame, record
 from refusals import warns
 
 from .watching import kept
@@ -158,28 +158,6 @@ def test_threads_that_call_at_once_are_steps_of_their_own():
     assert sorted(step for step, _ in taker.got) == [*range(401)]
 
 
-def test_what_standard_keeps_is_of_the_right_calls(tmp_path):
-    """The numbers are those of the right calls, whichever program ran in between."""
-    with (
-        Journal.create(tmp_path / "a", {}) as journal,
-        Watcher(journal, OverheadBudget("100%")) as watcher,
-    ):
-
-        @jit
-        def count(x):
-            record("x", x)
-            return x + 1
-
-        x = jnp.zeros(())
-        for _ in range(2000):
-            x = count(x)
-        assert float(x) == 2000
-    back = read(tmp_path / "a", strict=True)
-    assert len(back) > 20
-    np.testing.assert_array_equal(back["x"], back.steps)
-    assert watcher.losses.tally("scalar").lost == 0
-
-
 def test_it_can_be_a_method():
     class Net:
         @jit(static_argnums=0)
@@ -191,21 +169,6 @@ def test_it_can_be_a_method():
     np.testing.assert_array_equal(Net().twice(X), 2 * X)
     assert Net.twice.__doc__ == "Two of it."
     assert list(inspect.signature(Net.twice).parameters) == ["self", "x"]
-
-
-def test_summaries_are_kept_in_every_call_at_every_level():
-    def fn(x):
-        summarise("episode", {"reward": x.sum(), "steps": x[0]})
-        record("number", x[1])
-        return x
-
-    taker = Taker(level=0)
-    watched = jit(fn, watcher=taker)
-    for _ in range(5):
-        watched(X)
-    assert [step for step, _ in taker.got] == list(range(5))
-    assert [list(r) for _, r in taker.got] == [["episode"]] * 5
-    assert taker.got[0][1]["episode"] == {"reward": 6.0, "steps": 0.0}
 
 
 def test_options_of_jit_are_passed_on():
@@ -274,31 +237,6 @@ def test_a_handler_gets_its_fields_one_by_one_in_every_program(compiled_by):
     compiled_by(fn)(jnp.arange(3.0))
     jax.effects_barrier()
     assert seen == [([0, 1, 2], [0, 2, 4])]
-
-
-@pytest.mark.parametrize(
-    "dtype", ["bool", "int8", "uint16", "int32", "float16", "bfloat16", "float32"]
-)
-def test_small_values_of_every_type_come_back_from_one_array(dtype):
-    values = jnp.array([0, 1, 3], dtype)
-    packed = jax.jit(
-        lambda x: probes.pack_records(
-            probes.trace_function(_record_all, (x,), {}).run()[1]
-        )
-    )(values)
-    assert packed.arrays == []
-    got = values_of(packed)
-    assert got["one"].dtype == got["many"].dtype == values.dtype
-    np.testing.assert_array_equal(got["many"], np.asarray(values))
-    np.testing.assert_array_equal(got["one"], np.asarray(values)[1])
-    assert packed.is_ready() in (True, False)
-    assert packed.nbytes == 16
-
-
-def _record_all(x):
-    record("one", x[1])
-    summarise("many", x)
-    return x
 
 
 _CACHED = """

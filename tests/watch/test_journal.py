@@ -12,7 +12,6 @@ import numpy as np
 import zstandard
 from hypothesis import given, settings, strategies as st
 
-from fault_injection import full_disk
 from frugax import watch
 from frugax.errors import (
     CorruptFileError,
@@ -155,26 +154,6 @@ def test_an_open_journal_can_be_read_but_not_strictly(tmp_path):
     with refuses(CorruptFileError, "strict"):
         watch.read(tmp_path / "a", strict=True)
     journal.close()
-
-
-def write_all(journal, values):
-    """Write the values that are not yet there, at steps 0, 1, 2..."""
-    start = 0 if journal.last_step is None else journal.last_step + 1
-    for step in range(start, len(values)):
-        journal.write(step, {"x": values[step]})
-
-
-def test_a_full_disk_is_reported_and_loses_no_record(tmp_path):
-    path = tmp_path / "a"
-    journal = watch.Journal.create(path, {})
-    rng = np.random.default_rng(0)  # noise does not pack, so the limit is soon met
-    values = rng.random(1000)
-    with full_disk(3000), refuses(OutputError):
-        write_all(journal, values)
-    assert path.stat().st_size < 3000
-    write_all(journal, values)
-    journal.close()
-    np.testing.assert_array_equal(watch.read(path, strict=True)["x"], values)
 
 
 def test_a_journal_is_never_overwritten(tmp_path):

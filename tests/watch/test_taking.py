@@ -5,7 +5,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +15,7 @@ from fault_injection import at_once, full_disk
 from forked import python
 from frugax import OverheadBudget, watch
 from frugax.errors import OutputError
-from frugax.watch._entries import StepMetrics
 from frugax.watch._event import event_numbers
-from frugax.watch._series import MetricSeries
 from frugax.watch.probes import MaskedValues, PackedRecords
 from refusals import refuses
 
@@ -152,26 +149,6 @@ def test_thinned_steps_keep_every_validation_and_the_training_of_its_step(journa
     assert set(late) <= set(back.steps_with("loss").tolist())
     assert len(back) < 700
     assert back.steps_with("loss")[-1] == 3999
-
-
-def test_the_step_of_a_validation_is_kept_however_late_it_is_thinned(tmp_path):
-    with watch.Journal.create(tmp_path / "a", {}) as journal:
-        watcher = watch.Watcher(journal, OverheadBudget("1%"))
-        recorder, series = watcher.recorder, MetricSeries(watcher.rate)
-        series.found = 16
-        training = StepMetrics(8, {"loss": 1.0}, 8, series)
-        validation = StepMetrics(8, {"val": 1.0})
-        cases: Any = (
-            ([training, validation], [training, validation]),
-            ([training], []),
-            ([validation], [training, validation]),
-        )
-        for taken, kept in cases:
-            recorder._taken = [*recorder._entries, *taken]
-            recorder._entries.clear()
-            recorder._thin()
-            assert recorder._taken == kept
-        recorder._taken = []
 
 
 def test_ready_numbers_do_not_overtake_those_of_a_slow_program(journal, monkeypatch):
@@ -545,20 +522,30 @@ def test_leaves_of_one_name_have_norms_of_their_own(tmp_path):
     assert back["g/all"][0] == pytest.approx(np.sqrt(129))
 
 
-@pytest.mark.parametrize("dtype", ["int2", "int4", "uint4", "float8_e4m3fn"])
-def test_numbers_narrower_than_a_byte_are_kept(tmp_path, dtype):
-    def fn(x):
-        watch.record("one", x[0])
-        watch.frame("all", x)
-        return x
+def test_numbers_of_every_type_are_kept(tmp_path):
+    names = ["int2", "int4", "uint4", "float8_e4m3fn"]
+    names += ["bool", "int8", "uint16", "int32", "float16", "bfloat16", "float32"]
 
-    back = recorded(tmp_path, fn, jnp.array([1, 0], dtype), calls=1)
-    assert back["one"].tolist() == [1]
-    assert back.streams["all"]["all"][0].tolist() == [1, 0]
+    def fn(arrays):
+        for name, x in arrays.items():
+            watch.record(name, x[0])
+            watch.frame(f"all {name}", x)
+        return arrays
+
+    arrays = {name: jnp.array([1, 0], name) for name in names}
+    back = recorded(tmp_path, fn, arrays, calls=1)
+    for name in names:
+        assert back[name].tolist() == [1]
+        assert back.streams[f"all {name}"][f"all {name}"][0].tolist() == [1, 0]
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.parametrize("scale", [1e25, 1e-25, 2.0**120, 1.0])
+@pytest.mark.parametrize(
+    ("scale", "dtype"),
+    [
+        *((1e25, jnp.float32), (1e-25, jnp.bfloat16)),
+        *((2.0**120, jnp.bfloat16), (1.0, jnp.float32)),
+    ],
+)
 def test_norms_of_any_finite_size_are_finite_and_exact(tmp_path, scale, dtype):
     largest = float(jnp.finfo(jnp.float32).max)
     tree = {

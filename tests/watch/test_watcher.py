@@ -98,19 +98,6 @@ def test_steps_must_rise_from_record_to_record(journal):
     assert kept(watcher) == 2
 
 
-def test_a_run_goes_on_from_where_its_journal_was_rewound_to(journal):
-    watcher = taking(journal)
-    for first, value in ((0, 1.0), (5, 2.0)):
-        for step in range(first, 8):
-            watcher.record(step, {"x": value})
-        watcher.collect()
-        if not first:
-            journal.rewind(4)
-    back = finished(watcher, journal)
-    assert back.steps.tolist() == [*range(8)]
-    assert back["x"].tolist() == [1.0] * 5 + [2.0] * 3
-
-
 @pytest.mark.parametrize("step", ["x", 1.5, None])
 def test_a_step_that_is_not_whole_is_refused_though_it_is_thinned_out(journal, step):
     watcher = watch.Watcher(journal, OverheadBudget("1%"))

@@ -69,16 +69,6 @@ def test_a_scan_without_frames_is_one_scan_with_one_more_result():
     assert str(traced).count("scan[") == 1
 
 
-def test_frames_are_in_the_last_step_of_a_block_alone():
-    traced = jax.make_jaxpr(lambda h: probes.scan(step, h, XS, every=5)[1])(START)
-    live, _ = remove_dead_code(traced.jaxpr, [True] * len(traced.jaxpr.outvars))
-    (outer,) = [e for e in live.eqns if e.primitive.name == "scan"]
-    (inner,) = [e for e in outer.params["jaxpr"].eqns if e.primitive.name == "scan"]
-    assert inner.params["length"] == 4
-    assert "4,4]" not in str(inner)
-    assert "4,4]" in str(outer.params["jaxpr"])
-
-
 def test_frames_add_no_operation_to_the_other_steps():
     def numbers(h, x):
         h = jnp.tanh(h + x)
