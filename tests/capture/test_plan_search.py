@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import frugax as fx
+from draws import normal
 from frugax.capture import (
     UnplannedWarning,
 )
@@ -157,3 +158,22 @@ def test_a_near_miss_runs_the_smallest_program_and_says_so(monkeypatch):
     assert limit < near.plan.predicted <= 1.1 * limit
     assert near.plan.gradients
     assert near.report().program.memory.temp_bytes == near.plan.predicted
+
+
+@pytest.mark.parametrize("memory", ["60%", "54.1%"])
+def test_gradients_of_single_rows_are_not_taken_one_by_one(memory):
+    # As of a network that is trained to solve a differential equation.
+    def residuals(ws, rows):
+        def u(row):
+            for w in ws:
+                row = jnp.tanh(row @ w)
+            return row.sum()
+
+        slopes = jax.vmap(jax.grad(u))(rows)
+        return slopes, jnp.mean((slopes[:, 1] + slopes[:, 0]) ** 2)
+
+    sizes = ((2, 20), (20, 20), (20, 20), (20, 1))
+    ws = [normal(i, *size, scale=0.3) for i, size in enumerate(sizes)]
+    step = assert_planned(residuals, ws, normal(9, 4480, 2), memory=memory)
+    (gradient,) = step.plan.gradients
+    assert gradient.batch.count <= 70

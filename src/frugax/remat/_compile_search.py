@@ -42,6 +42,9 @@ _MAX_SMALLEST = 5
 _LARGER = 1.1
 # A plan that needs this share of the limit is not worth another compilation.
 _GOOD_USE = 0.95
+# Each of many chunks takes longer to start than to run, which no flops tell: far fewer
+# are tried, whatever they leave of the limit.
+_MANY_CHUNKS = 64
 # The first aim is this much below the limit, later ones ever less.
 _MARGIN = 0.05
 # A measurement within this factor of the limit is worth a second aim by the model.
@@ -369,11 +372,16 @@ class _Search:
         while len(self.tried) < _MAX_COMPILES - bench.quick:
             below = max(i for i in self.tried if i < best)
             # Where `below` is the neighbour, nothing is left to try between them.
-            if self.tried[best].bytes >= _GOOD_USE * bench.limit or best - below < 2:
+            if bench.is_late or best - below < 2:
                 break
-            if bench.is_late or bench.saves_little(self.tried[best]):
+            batch = self.modelled[best].source.batch
+            is_cut_up = batch is not None and batch.count > _MANY_CHUNKS
+            has_room = self.tried[best].bytes < _GOOD_USE * bench.limit
+            saves_little = bench.saves_little(self.tried[best])
+            if not is_cut_up and (saves_little or not has_room):
                 break
-            i = self._aim(range(below + 1, best))
+            middle = (below + best) // 2
+            i = self._aim(range(below + 1, best)) if has_room else middle
             if bench.fits(self._try(i)):
                 best = i
         return best

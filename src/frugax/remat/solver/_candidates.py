@@ -233,6 +233,8 @@ def _divide_batch(source: Source) -> list[Candidate]:
                 break
             except MixesBatchError:  # a sharding inside of it needs more rows
                 counts.pop()
+        # Gradients of single rows are not added up, but a chunk still takes its time.
+        added = max(sum(shape_of(v).size for v in smallest.added), 1)
         # The bytes that a chunk holds are proportional to its length.
         peak = plain_peak(smallest.chunk) * most.count
         return [
@@ -242,7 +244,7 @@ def _divide_batch(source: Source) -> list[Candidate]:
                     graph=smallest.chunk,
                     batch=dataclasses.replace(most, count=count),
                     held_bytes=smallest.held_bytes,
-                    added_flops=sum(shape_of(v).size for v in smallest.added),
+                    added_flops=added,
                     is_chunk=True,
                 ),
                 LoopChoices(),
