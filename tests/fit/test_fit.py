@@ -227,8 +227,8 @@ PLACED = {
 @pytest.mark.parametrize(
     "placed",
     [
-        "inside",
         "jit",
+        pytest.param("inside", marks=pytest.mark.thorough),
         pytest.param("arguments", marks=pytest.mark.thorough),
         pytest.param("shard_map", marks=pytest.mark.thorough),
     ],

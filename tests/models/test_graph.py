@@ -1,6 +1,5 @@
 """The flat program: its places, shapes and weights, its errors and its summary."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -30,19 +29,6 @@ BACKEND = ml.JaxBackend()
 
 def compiled(model, **how):
     return ml.compile(model, BACKEND, **how)
-
-
-def test_a_record_can_be_repeated_for_other_shapes():
-    block = TransformerBlock(8, heads=2, dropout=0.1)
-    made = compiled(
-        TransformerLM(20, block, depth=8, length=6), shapes={"input": (2, 5)}
-    )
-    specs = {k: made.graph.specs[k] for k in made.graph.inputs}
-    again = BACKEND.record_shapes(made.graph, specs)
-    assert again.specs == {k: made.graph.specs[k] for k in again.specs}
-    assert again.nodes == made.graph.nodes
-    data = {"input": jnp.zeros((3, 4), "int32"), "key": jax.random.key(0)}
-    assert made.pure(made.randomize_params(0), data)["output"].shape == (3, 4, 20)
 
 
 def test_hash_keys_distinguish_equal_numbers_of_different_types():

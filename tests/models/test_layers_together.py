@@ -14,17 +14,6 @@ from .layer_cases import arrays, close, labels, numbers, run
 pytestmark = pytest.mark.slow
 
 
-def test_inference_leaves_dropout_out():
-    x = numbers(6, 8)
-    model = m.Sequential([m.Linear(8), m.Dropout(0.9)])
-    compiled = compile(model, JaxBackend(), shapes={"input": x.shape}, inference=True)
-    assert compiled.data_keys == {"input"}
-    params = compiled.randomize_params(0)
-    got = compiled.evaluate(params, {"input": jnp.asarray(x)})["output"]
-    bare = m.Sequential([m.Linear(8)])
-    np.testing.assert_array_equal(got, run(bare, params, input=x)["output"])
-
-
 def test_networks_are_the_layers_they_say():
     by_hand = {
         m.ConvNet([4, 6], 3): [

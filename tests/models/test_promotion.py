@@ -128,17 +128,6 @@ def test_sums_of_short_integers_are_int32_also_with_64_bits():
                 assert TorchNamespace().dtype_of(t) == j.dtype, (op, name)
 
 
-def test_numpy_arrays_of_64_bits_become_32_on_both():
-    some = (np.ones(2), np.arange(2), np.float64(1), np.int64(1))
-    for array in some:
-        want = np.float32 if array.dtype == np.float64 else np.int32
-        assert JaxNamespace().promote((array,))[0].dtype == want
-        xp = TorchNamespace()
-        assert xp.dtype_of(xp.promote((array,))[0]) == want
-    wide = TorchNamespace(np.dtype("float64"))
-    assert wide.dtype_of(wide.asarray(np.ones(2))) == np.float64
-
-
 def test_a_number_of_numpy_is_an_array_and_does_not_give_way():
     for xp in (JaxNamespace(), TorchNamespace()):
         half = xp.asarray(np.ones(2), "float16")

@@ -13,7 +13,6 @@ from frugax.models import (
     LSTMCell,
     Model,
     Tanh,
-    op,
 )
 from refusals import refuses
 from tiers import mostly_thorough
@@ -153,25 +152,6 @@ def test_an_op_with_one_name_for_an_input_and_an_output_is_refused():
         ml.models.ops.op_from_function(
             "bad", lambda xp, state: state, outputs=("state",)
         )
-
-
-def test_the_initial_state_of_a_recurrent_op_counts():
-    rng = np.random.default_rng(0)
-    shapes = {"x": (2, 5, 3), "w": (12, 3), "u": (12, 4), "b": (12,), "c": (12,)}
-    shapes["s0"] = (2, 4)
-    model = Model()
-    model |= op("gru")(
-        input="x", weight="w", hidden_weight="u", bias="b", hidden_bias="c",
-        state="s0", output="y", last_state="s1",
-    )  # fmt: skip
-    compiled = ml.compile(model, ml.JaxBackend(), shapes=shapes)
-    data = {k: rng.normal(size=s).astype(np.float32) for k, s in shapes.items()}
-    outputs = compiled.evaluate({}, data)
-    t = {k: torch.tensor(v) for k, v in data.items()}
-    flat = [t["w"], t["u"], t["b"], t["c"]]
-    y, last = torch.gru(t["x"], t["s0"][None], flat, True, 1, 0.0, False, False, True)
-    np.testing.assert_allclose(outputs["y"], y, atol=1e-6)
-    np.testing.assert_allclose(outputs["s1"], last[0], atol=1e-6)
 
 
 def test_wiring_by_a_name_with_two_meanings_is_refused():
