@@ -49,6 +49,14 @@ def batch_norm(ws, x):
     return jnp.mean(x**2)
 
 
+def centred_once(ws, x):
+    for w in ws:
+        h = x @ w
+        h = h - h.mean(0)[None]
+        x = x + jnp.tanh(h / jnp.sqrt((h**2).mean(0)[None] + 1e-5))
+    return jnp.mean(x**2)
+
+
 def normalised_advantages(ws, x):
     policy, value = encode(ws[:2], x), encode(ws[2:], x).mean(1)
     advantage = x[:, 0] - value
@@ -89,7 +97,7 @@ def batch_of_graphs(ws, x):
 
 _EDGES = integers(6, 8, 2, ROWS)
 LOSSES = [sorted_times, contrastive, batch_norm, normalised_advantages, with_metrics]
-LOSSES += [half_precision, messages, batch_of_graphs]
+LOSSES += [half_precision, messages, batch_of_graphs, centred_once]
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -109,6 +117,14 @@ def test_sums_of_rows_by_an_index_belong_to_the_segments(loss):
     split = split_rows(trace_loss(loss, (WS, X)), RowChunks(4, ROWS))
     names = {e.primitive.name for whole in split.whole for e in whole}
     assert "scatter-add" not in names
+
+
+@pytest.mark.parametrize("loss", [batch_norm, centred_once])
+def test_differences_from_a_mean_are_computed_where_they_are_read(loss):
+    split = split_rows(trace_loss(loss, (WS, X)), RowChunks(4, ROWS))
+    made = [(s, e) for s in split.segments for e in s.eqns]
+    passed = {e.primitive.name for s, e in made if {*e.outvars} & {*s.rows}}
+    assert passed == {"dot_general", "add"}
 
 
 def test_gradients_of_the_rows_themselves_are_the_same():

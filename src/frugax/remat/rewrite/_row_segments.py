@@ -20,7 +20,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from frugax.jaxprs import Graph, JaxprEqn, Var, bytes_of, shape_of, trace, variables
+from frugax.jaxprs import (
+    Graph,
+    JaxprEqn,
+    Var,
+    bytes_of,
+    is_heavy,
+    shape_of,
+    trace,
+    variables,
+)
 
 from .._plan import RowChunks
 from ._active import is_inexact
@@ -30,6 +39,8 @@ from ._graph import RematGraph, accumulator, accumulator_type, replace_operation
 
 # A segment that makes less than this share of all bytes runs whole.
 _WORTHWHILE = 0.02
+# In place of the number of a segment: whatever reads all rows at once.
+_WHOLE = -1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -173,8 +184,6 @@ class _Sorter:
         segment = self._segments.setdefault(level, RowSegment())
         segment.eqns.append(e)
         segment.read_whole.append(read_whole)
-        own = lambda v: v in self._rows and self._level[v] == level
-        segment.sliced.update({v: a for v, a in sliced.items() if not own(v)})
         for v in e.outvars:
             if env[v].state == "sum":
                 segment.sums.append(v)
@@ -203,35 +212,83 @@ class _Sorter:
         """The levels, without segments that are not worth a loop."""
         graph = self._body.graph
         total = sum(bytes_of(v) for e in graph.eqns for v in e.outvars)
-        read: dict[Var, list[JaxprEqn]] = {}
-        for e in graph.eqns:
-            for v in variables(e.invars):
-                read.setdefault(v, []).append(e)
-        results = set(variables(graph.outputs))
         last = max([*self._whole, *self._segments], default=0)
         whole = [list(self._whole.get(i, ())) for i in range(last + 1)]
-        segments: list[RowSegment] = []
-        for i in range(last + 1):
-            segment = self._segments.get(i, RowSegment())
-            made = sum(bytes_of(v) for e in segment.eqns for v in e.outvars)
-            if made < _WORTHWHILE * total:
+        segments = [self._segments.get(i, RowSegment()) for i in range(last + 1)]
+        self._run_where_read(whole, segments)
+        for i, segment in enumerate(segments):
+            size = sum(bytes_of(v) for e in segment.eqns for v in e.outvars)
+            if size < _WORTHWHILE * total:
                 whole[i] += segment.eqns
-                segment = RowSegment()
-            forced = {
-                id(e): w for e, w in zip(segment.eqns, segment.read_whole, strict=True)
-            }
+                segments[i] = RowSegment()
+        readers = self._find_readers(whole, segments)
+        made = [{v for e in s.eqns for v in e.outvars} for s in segments]
+        for i, segment in enumerate(segments):
             for v in [v for e in segment.eqns for v in e.outvars]:
-                is_outside = v in results or any(
-                    id(e) not in forced or v in forced[id(e)] for e in read.get(v, ())
-                )
+                # Other segments may make it for themselves.
+                is_outside = any(n < 0 or v not in made[n] for n in readers.get(v, ()))
                 if is_outside and v not in segment.sums:
                     state = self._along(v)
                     assert state is not None  # by _try_rows
                     segment.rows[v] = state
-            segments.append(segment)
+            for e, read_whole in zip(segment.eqns, segment.read_whole, strict=True):
+                for v in variables(e.invars):
+                    along = self._along(v)
+                    if along and v not in read_whole and v not in made[i]:
+                        segment.sliced[v] = along
         if not any(s.eqns for s in segments):
             raise MixesBatchError("no segment treats rows one by one")
         return RowSplit(whole, segments)
+
+    def _run_where_read(
+        self, whole: Sequence[list[JaxprEqn]], segments: Sequence[RowSegment]
+    ) -> None:
+        """Run operations in the later segments that read them, if fewer rows pass then.
+
+        A difference from the mean of the batch would pass to the next segment beside
+        the rows that it is a difference of, which pass as well.
+        """
+        readers = self._find_readers(whole, segments)
+        inputs = set(self._body.graph.inputs)
+        for i, segment in reversed([*enumerate(segments)]):
+            pairs = zip(segment.eqns, segment.read_whole, strict=True)
+            for e, read_whole in reversed([*pairs]):
+                read_in = set().union(*(readers.get(v, ()) for v in e.outvars))
+                later = read_in - {i}
+                if not later or _WHOLE in later or {*e.outvars} - {*self._rows}:
+                    continue
+                # What is computed more than once must be cheap.
+                if len(read_in) > 1 and is_heavy(e):
+                    continue
+                # Values that do not wait for these segments yet.
+                new = [
+                    v
+                    for v in set(variables(e.invars)) - inputs
+                    if self._level[v] == i and not readers[v] - {i}
+                ]
+                if sum(map(bytes_of, new)) >= sum(map(bytes_of, e.outvars)):
+                    continue
+                for n in later:
+                    segments[n].eqns.insert(0, e)
+                    segments[n].read_whole.insert(0, read_whole)
+                if i not in read_in:
+                    at = [id(own) for own in segment.eqns].index(id(e))
+                    del segment.eqns[at], segment.read_whole[at]
+                readers = self._find_readers(whole, segments)
+
+    def _find_readers(
+        self, whole: Sequence[list[JaxprEqn]], segments: Sequence[RowSegment]
+    ) -> dict[Var, set[int]]:
+        """The segments that read some rows of each value; `_WHOLE` for all others."""
+        found = {v: {_WHOLE} for v in variables(self._body.graph.outputs)}
+        for v in (v for eqns in whole for e in eqns for v in variables(e.invars)):
+            found.setdefault(v, set()).add(_WHOLE)
+        for i, segment in enumerate(segments):
+            for e, read_whole in zip(segment.eqns, segment.read_whole, strict=True):
+                for v in variables(e.invars):
+                    where = _WHOLE if v in read_whole else i
+                    found.setdefault(v, set()).add(where)
+        return found
 
 
 def _whole_reads(e: JaxprEqn) -> Iterator[frozenset[Var]]:
