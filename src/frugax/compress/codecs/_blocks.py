@@ -65,14 +65,21 @@ def _bound_sizes(values: np.ndarray, lanes: grid.LaneLayout) -> np.ndarray:
     A step that followed a few large numbers would lose the others of their row.
     """
     whole = values.size // lanes.run * lanes.run
-    parts = [np.abs(values[:whole].astype(np.float64)).reshape(-1, lanes.run)]
+    parts = [np.abs(values[:whole]).reshape(-1, lanes.run)]
     if whole < values.size:
-        parts.append(np.abs(values[None, whole:].astype(np.float64)))
-    medians = np.concatenate([np.median(part, axis=1) for part in parts])
-    largest = np.concatenate([part.max(axis=1) for part in parts])
+        parts.append(np.abs(values[None, whole:]))
+    medians = np.concatenate([_medians(part) for part in parts])
+    largest = np.concatenate([part.max(axis=1) for part in parts]).astype(np.float64)
     # The largest number must stay in range; a row that is mostly zeros loses nothing.
     bound = np.maximum(_MEDIANS * medians, largest * 2.0**-16)
     return np.where(medians > 0, bound, np.inf)
+
+
+def _medians(rows: np.ndarray) -> np.ndarray:
+    # In the type of the numbers, which sorts twice as fast as float64.
+    middle = rows.shape[1] // 2
+    pair = [middle - 1 + rows.shape[1] % 2, middle]
+    return np.partition(rows, pair, axis=1)[:, pair].astype(np.float64).mean(axis=1)
 
 
 def split_chunks(

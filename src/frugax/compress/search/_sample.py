@@ -48,7 +48,7 @@ class Sample:
         lanes: how they are cut up.
         classes: the scale class of each lane.
         runs: how many runs the tensor has.
-        class_entropy: of the class of a run, in bits.
+        class_bytes: of the classes of all runs.
         size: how many numbers the tensor has.
         chunks: in how many chunks these will be.
         exponents: of the scale of each lane; None where all are 1.
@@ -59,7 +59,7 @@ class Sample:
     lanes: grid.LaneLayout
     classes: np.ndarray
     runs: int
-    class_entropy: float
+    class_bytes: int
     size: int
     chunks: int
     exponents: np.ndarray | None
@@ -106,14 +106,12 @@ class Sample:
         scale_bytes = 0
         if exponents is not None:
             scale_bytes = len(grid.pack_exponents(exponents))
-        share = np.bincount(classes) / len(classes)
-        share = share[share > 0]
         return cls(
             values=values,
             lanes=grid.LaneLayout(values.size, piece, piece),
             classes=np.unique(sampled_classes, return_inverse=True)[1].astype(np.uint8),
             runs=whole.runs,
-            class_entropy=-float((share * np.log2(share)).sum()),
+            class_bytes=grid.count_class_bytes(classes),
             size=flat.size,
             chunks=-(-flat.size // numbers_per_chunk(str(grid.Form()), array.shape)),
             exponents=sampled_exponents,
@@ -131,11 +129,10 @@ class Sample:
         scale = self.size / self.values.size
         bits, occurring = grid.count_coded_bits(quantised)
         # An entropy counted on few numbers is too low: the Miller-Madow correction
-        # (Miller 1955).
+        # (Miller 1955). And as much again, because the path follows the same counts.
         if scale > 1:
-            bits += occurring / (2 * math.log(2))
+            bits += occurring / math.log(2)
         tables = grid.estimate_side_bytes(quantised.tables) * self.chunks
-        classes = self.class_entropy * self.runs / 8
         row = max(1, self.size // self.runs)
         states = grid.STATE_BYTES * grid.LaneLayout.of_rows(self.size, row).count
         energy = scale * Distortion.between(quantised.values, self.values).energy
@@ -144,5 +141,6 @@ class Sample:
             divided = self.at(step).divide(np.float64)
             error = divided * step.size - quantised.flat * step.size
             loss = scale * float(error @ error)
-        length = scale * bits / 8 + tables + classes + states + self.scale_bytes
+        side = tables + states + self.class_bytes + self.scale_bytes
+        length = scale * bits / 8 + side
         return RatePoint(length, energy, loss)

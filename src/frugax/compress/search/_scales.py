@@ -8,8 +8,9 @@ that gives each tensor a step of one common factor times 1/sqrt(w), its unit.
 
 import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -23,8 +24,12 @@ from ._source import TRELLIS_STEP, Source
 
 # Scales half a power of two apart are sampled; between them points are interpolated.
 _NOTCH = 0.5
-# The options of a tensor, in powers of two relative to the step of equal slopes.
-_OPTIONS = (-2.0, -1.0, -0.5, -0.25, -0.125, 0.0, 0.125, 0.25, 0.5, 1.0, 2.0)
+# The options of a tensor, in powers of two relative to the step of equal slopes. Those
+# of later bands are sampled for tensors that take one of the outermost before.
+_OPTIONS = (0.0, 0.125, -0.125, 0.25, -0.25, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0)
+_BANDS = range(7), range(7, 9), range(9, 11)
+_CLOSE = 1e-3  # in powers of two: less than 0.1% of the bytes
+_MAX_SAMPLINGS = 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,21 +55,16 @@ class ScaleModel:
         self, scale: float, room: float, spare: float
     ) -> tuple[dict[str, float], float]:
         """Choose the scale of each tensor within a number of bytes."""
-        self._sample_at([scale + option for option in _OPTIONS])
         cost = np.zeros((len(self.sources), len(_OPTIONS) + 1), np.int64)
+        # The last option of each row is the exact coding; an infinite loss rules an
+        # option out.
         loss = np.full(cost.shape, np.inf)
-        for row, source in enumerate(self.sources):
-            cost[row, -1] = math.ceil(self.rates.exact_bytes(source))
-            loss[row, -1] = 0.0
-            if not source.quantisable:
-                continue
-            for column, option in enumerate(_OPTIONS):
-                point = self._interpolate(source, scale + option)
-                cost[row, column] = math.ceil(point.bytes)
-                loss[row, column] = point.loss * self.weights[source.name]
+        cost[:, -1] = [math.ceil(self.rates.exact_bytes(s)) for s in self.sources]
+        loss[:, -1] = 0.0
+        quantisable = np.array([source.quantisable for source in self.sources])
+        self._price(cost, loss, quantisable, scale, _BANDS[0])
         # All tensors at one scale must stay possible, although costs are rounded up.
-        quantisable = np.array([s.quantisable for s in self.sources])
-        common = np.where(quantisable, cost[:, _OPTIONS.index(0.0)], cost[:, -1])
+        common = np.where(quantisable, cost[:, 0], cost[:, -1])
         limit = max(math.ceil(room), int(common.sum()))
         # Tensors that nearly reach their exact size become exact, the cheapest first.
         extra = np.maximum(cost[:, -1] - common, 0)
@@ -72,9 +72,15 @@ class ScaleModel:
         order = order[np.cumsum(extra[order]) <= spare]
         loss[order, :-1] = np.inf
         limit += int(extra[order].sum())
-        # The last option of each row is the exact coding; an infinite loss rules an
-        # option out.
         allocation = multiple_choice_knapsack(cost, loss, limit=limit)
+        # The bytes of a tensor are a convex function of its error, about: where an
+        # inner option is the best, none further out is better.
+        for before, band in itertools.pairwise(_BANDS):
+            outermost = np.isin(allocation.chosen, before[-2:])
+            if not outermost.any():
+                break
+            self._price(cost, loss, outermost, scale, band)
+            allocation = multiple_choice_knapsack(cost, loss, limit=limit)
         scales = {
             source.name: scale + _OPTIONS[option]
             for source, option in zip(self.sources, allocation.chosen, strict=True)
@@ -82,9 +88,58 @@ class ScaleModel:
         }
         return scales, allocation.gap
 
+    def _price(
+        self,
+        cost: np.ndarray,
+        loss: np.ndarray,
+        wanted: np.ndarray,
+        scale: float,
+        options: Sequence[int],
+    ) -> None:
+        """Fill in the bytes and losses of some tensors at some options."""
+        rows = np.flatnonzero(wanted).tolist()
+        scales = [scale + _OPTIONS[column] for column in options]
+        self._sample_at([self.sources[row] for row in rows], scales)
+        for row, (column, at) in itertools.product(
+            rows, zip(options, scales, strict=True)
+        ):
+            source = self.sources[row]
+            point = self._interpolate(source, at)
+            cost[row, column] = math.ceil(point.bytes)
+            loss[row, column] = point.loss * self.weights[source.name]
+
+    def find(self, miss: Callable[[float], float]) -> float:
+        """Find the scale where an increasing function is zero; the nearest end if none.
+
+        Sampling is what takes time, so that nearly all places are sampled scales.
+
+        Args:
+            miss: of a scale: by about how much it is too large.
+        """
+        at, low, high = self._common, self.finest, self.coarsest
+        ends: dict[float, float] = {}
+        for _ in range(_MAX_SAMPLINGS):
+            ends[at] = now = miss(at)
+            if abs(now) < _CLOSE or (at == low and now > 0) or (at == high and now < 0):
+                break
+            low, high = (low, at) if now > 0 else (at, high)
+            if high - low < _CLOSE:
+                break
+            at -= now
+            if low in ends and high in ends:
+                part = ends[low] / (ends[low] - ends[high])
+                if high - low > _NOTCH:  # kept off the ends of the bracket
+                    part = min(0.9, max(0.1, part))
+                at = low + part * (high - low)
+            at = min(max(at, low), high)
+            sampled = _NOTCH * round(at / _NOTCH)
+            if low < sampled < high:
+                at = sampled
+        return at
+
     def total(self, scale: float) -> RatePoint:
         """Estimate all tensors at one scale; the loss is the weighted squared error."""
-        self._sample_at([scale])
+        self._sample_at(self.sources, [scale])
         points = {s.name: self._interpolate(s, scale) for s in self.sources}
         return RatePoint(
             bytes=math.fsum(point.bytes for point in points.values()),
@@ -92,23 +147,22 @@ class ScaleModel:
             loss=math.fsum(w * points[name].loss for name, w in self.weights.items()),
         )
 
-    def _sample_at(self, scales: Sequence[float]) -> None:
-        """Estimate all tensors at the sampled scales next to some, at once."""
-        notches = {math.floor(scale / _NOTCH) + n for scale in scales for n in (0, 1)}
+    def _sample_at(self, sources: Iterable[Source], scales: Sequence[float]) -> None:
+        """Estimate tensors at the sampled scales next to some, at once."""
+        notches = {notch for scale in scales for notch in _notches(scale)}
         self.rates.make(
             (source, self.step_at(source, _NOTCH * n))
-            for source in self.sources
+            for source in sources
             for n in sorted(notches)
         )
 
     def _interpolate(self, source: Source, scale: float) -> RatePoint:
         """Estimate a tensor at a scale from the two sampled scales next to it."""
-        notch = math.floor(scale / _NOTCH)
         low, high = (
             self.rates.at(source, self.step_at(source, _NOTCH * n))
-            for n in (notch, notch + 1)
+            for n in _notches(scale)
         )
-        part = scale / _NOTCH - notch
+        part = scale / _NOTCH % 1
         length = low.bytes + part * (high.bytes - low.bytes)
         if not low.energy:
             return RatePoint(length, part * high.energy, part * high.loss)
@@ -146,6 +200,14 @@ class ScaleModel:
         return 1 / math.sqrt(self.weights[source.name])
 
     @functools.cached_property
+    def _common(self) -> float:
+        """The scale where steps are the root mean squares, in the mean over numbers."""
+        known = [s for s in self.sources if s.quantisable]
+        logs = [s.array.size * math.log2(s.rms / self._unit(s)) for s in known]
+        mean = math.fsum(logs) / max(1, sum(s.array.size for s in known))
+        return _NOTCH * round(min(max(mean, self.finest), self.coarsest) / _NOTCH)
+
+    @functools.cached_property
     def coarsest(self) -> float:
         """The scale where every level is zero: a quarter step is the largest number."""
         ratios = [4 * s.max_abs / self._unit(s) for s in self.sources if s.quantisable]
@@ -159,3 +221,7 @@ class ScaleModel:
         wide = any(source.array.dtype.itemsize == 8 for source in self.sources)
         ratios = [s.rms / self._unit(s) for s in self.sources if s.quantisable]
         return math.log2(min(ratios, default=1.0)) - (54 if wide else 26)
+
+
+def _notches(scale: float) -> tuple[int, int]:
+    return math.floor(scale / _NOTCH), math.ceil(scale / _NOTCH)

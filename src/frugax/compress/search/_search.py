@@ -36,7 +36,6 @@ from ._work import Work
 # The file should be within this share of the limit; searching goes on until it is.
 _CLOSE = 0.005
 _CLOSE_ERROR = 0.007  # in powers of two: 0.5% below the error allowed
-_CLOSE_SCALE = 1e-3  # in powers of two: less than 0.1% of the bytes
 # Outputs change by more than that from one rounding to the next.
 _CLOSE_OUTPUT = 0.07
 _MAX_FILES = 8
@@ -201,20 +200,17 @@ class Search:
         # The middle of the accepted range: real files land on both sides of an
         # estimate.
         room = limit * (1 - _CLOSE / 2) - overhead
-        if self._total(self.scales.coarsest).bytes > room:
-            return shortest()
-        # Bytes fall as steps grow: from the finest scale, above the room, to the
-        # coarsest, below it.
-        scale = _find_root(
-            lambda scale: self._total(scale).bytes,
-            *(room, self.scales.finest, self.scales.coarsest),
+        # A step half as large takes one bit more for each number.
+        slope_bytes = sum(s.array.size for s in self.sources if s.quantisable) / 8
+        scale = self.scales.find(
+            lambda scale: (room - self._total(scale).bytes) / slope_bytes
         )
+        if scale == self.scales.coarsest and self._total(scale).bytes > room:
+            return shortest()
 
         def miss(draft: Draft) -> float:
             return (draft.length - limit * (1 - _CLOSE / 2)) / (limit * _CLOSE / 2)
 
-        # A step half as large takes one bit more for each number.
-        slope_bytes = sum(s.array.size for s in self.sources if s.quantisable) / 8
         return self._refine(
             scale,
             room,
@@ -282,10 +278,8 @@ class Search:
         # In powers of two the error is nearly linear in the scale. The floor stands in
         # for the logarithm of an exact file.
         logarithm = lambda error: math.log2(max(error, 2.0**-80))
-        scale = _find_root(
-            lambda scale: logarithm(estimate(scale)),
-            *(goal, self.scales.coarsest, self.scales.finest),
-        )
+        # A step twice as large makes twice the error.
+        scale = self.scales.find(lambda scale: logarithm(estimate(scale)) - goal)
 
         def miss(draft: Draft) -> float:
             error = measure(draft)
@@ -405,24 +399,6 @@ class Search:
                 break
             shift = next_shift
         return best or fallback()
-
-
-def _find_root(
-    function: Callable[[float], float], target: float, low: float, high: float
-) -> float:
-    """Find the place where a decreasing function is a target, between two others.
-
-    One of these if the function is below the target, or above it, at both.
-    """
-    from scipy.optimize import root_scalar  # takes a quarter of a second
-
-    if function(low) <= target:
-        return low
-    if function(high) > target:  # also where both are equal, and have no secant
-        return high
-    above = lambda place: function(place) - target
-    bracket = low, high
-    return float(root_scalar(above, bracket=bracket, xtol=_CLOSE_SCALE).root)
 
 
 def _length(draft: Draft) -> int:

@@ -13,6 +13,7 @@ from ._decode import (
 )
 from ._encode import (
     STATE_BYTES as STATE_BYTES,
+    count_class_bytes as count_class_bytes,
     count_coded_bits as count_coded_bits,
     encode as encode,
     estimate_side_bytes as estimate_side_bytes,

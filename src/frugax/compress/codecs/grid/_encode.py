@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .._zstd import compress_frame
-from ._quantise import GridLevels, LaneLayout
+from ._quantise import GridLevels, LaneLayout, transpose
 from ._scales import pack_exponents
 from ._tables import LOWEST_STATE, SCALE_BITS, Tables, choose_raw_bits
 
@@ -37,25 +37,16 @@ _TILE = 32
 
 def encode(blocks: Sequence[GridLevels]) -> list[bytes]:
     """Code the integers of each block at close to their entropy."""
-    symbols = [_symbols(block) for block in blocks]
-    streams = _trellis_encode_lanes(blocks, symbols)
+    found = [_entries(block) for block in blocks]
+    streams = _trellis_encode_lanes(blocks, [entries for entries, _ in found])
     return [
-        _assemble(block, _list_far(block, of_block), *stream)
-        for block, of_block, stream in zip(blocks, symbols, streams, strict=True)
+        _assemble(block, far, *stream)
+        for block, (_, far), stream in zip(blocks, found, streams, strict=True)
     ]
 
 
-def _symbols(block: GridLevels) -> np.ndarray:
-    return block.tables.symbols(block.flat, block.lanes.repeat(block.classes))
-
-
-def _list_far(block: GridLevels, symbols: np.ndarray) -> np.ndarray:
-    """Return the integers that have no symbol of their own, in their order."""
-    first = (2 * block.tables.halves).astype(np.uint8)[
-        block.lanes.repeat(block.classes)
-    ]
-    # A trellis has two symbols for them.
-    return block.flat[symbols >= first if block.tables.trellis else symbols == first]
+def _entries(block: GridLevels) -> tuple[np.ndarray, np.ndarray]:
+    return block.tables.entries(block.flat, block.lanes.repeat(block.classes))
 
 
 def _assemble(
@@ -86,15 +77,18 @@ def _pack_part(plain: bytes) -> bytes:
 
 def count_coded_bits(block: GridLevels) -> tuple[float, int]:
     """Return about the bits of the integers alone, and how many symbols occur."""
-    lanes, tables = block.lanes, block.tables
-    classes = lanes.repeat(block.classes)
-    symbols = _symbols(block)
-    index = _rows(block, classes.astype(np.intp)) * 256 + symbols
-    counts = np.bincount(index, minlength=tables.frequencies.size)
+    tables = block.tables
+    entries, far = _entries(block)
+    counts = np.bincount(entries, minlength=tables.frequencies.size)
     used = counts > 0
     bits = float((counts[used] * tables.bits().reshape(-1)[used]).sum())
-    far = int((symbols >= 2 * tables.halves[classes]).sum())
-    return bits + 32.0 * far + tables.raw_bits * lanes.size, int(used.sum())
+    bits += 32.0 * len(far) + tables.raw_bits * block.lanes.size
+    return bits, int(used.sum())
+
+
+def count_class_bytes(classes: np.ndarray) -> int:
+    """Return how long the classes of the runs of a block are in it."""
+    return LENGTH.size + len(_pack_part(classes.tobytes())) if classes.any() else 0
 
 
 def estimate_side_bytes(tables: Tables) -> float:
@@ -112,11 +106,6 @@ def estimate_uniform_bytes(numbers: np.ndarray, row: int) -> float:
     return head + bits / 8 + STATE_BYTES * lanes.count
 
 
-def _rows(block: GridLevels, classes: np.ndarray) -> np.ndarray:
-    """Return the table of each integer, by its class and whether it is odd."""
-    return classes * 2 + (block.flat & 1) if block.tables.trellis else classes
-
-
 def _pack_raw_bits(flat: np.ndarray, tables: Tables) -> bytes:
     lowest = 2 if tables.trellis else 0
     if not tables.trellis:
@@ -129,7 +118,7 @@ def _pack_raw_bits(flat: np.ndarray, tables: Tables) -> bytes:
 
 
 def _trellis_encode_lanes(
-    blocks: Sequence[GridLevels], symbols: Sequence[np.ndarray]
+    blocks: Sequence[GridLevels], entries: Sequence[np.ndarray]
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Code the symbols of all blocks, whose bytes do not depend on each other.
 
@@ -138,7 +127,7 @@ def _trellis_encode_lanes(
     order = sorted(range(len(blocks)), key=lambda i: -blocks[i].lanes.length)
     ranked = [blocks[i] for i in order]
     ends = np.cumsum([block.lanes.count for block in ranked])
-    frequencies, starts, index = _lookup(ranked, [symbols[i] for i in order])
+    frequencies, starts, index = _lookup(ranked, [entries[i] for i in order])
     # How many lanes still have a number at each step.
     lengths = np.repeat(
         [-block.lanes.length for block in ranked],
@@ -173,9 +162,9 @@ def _trellis_encode_lanes(
 
 
 def _lookup(
-    blocks: Sequence[GridLevels], symbols: Sequence[np.ndarray]
+    blocks: Sequence[GridLevels], entries: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return frequency and start of every symbol, and the entry of each number.
+    """Return frequency and start of every entry, and the entry of each number.
 
     The last entry changes no state: it is for lanes that have ended.
     """
@@ -186,16 +175,17 @@ def _lookup(
     count = sum(block.lanes.count for block in blocks)
     index = np.full((blocks[0].lanes.length, count), every.size, np.int32)
     at = base = 0
-    for block, of_block in zip(blocks, symbols, strict=True):
+    for block, flat in zip(blocks, entries, strict=True):
         lanes = block.lanes
-        classes = lanes.repeat(block.classes).astype(np.int32)
-        flat = _rows(block, classes) * 256 + of_block + base
         here = index[: lanes.length, at : at + lanes.count]
         whole = lanes.size // lanes.length  # lanes that do not end early
-        here[:, :whole] = flat[: whole * lanes.length].reshape(whole, lanes.length).T
+        rows = flat[: whole * lanes.length].reshape(whole, lanes.length)
+        transpose(rows, here[:, :whole])
+        if base:
+            here[:, :whole] += base
         if whole < lanes.count:
             short = flat[whole * lanes.length :]
-            here[: len(short), -1] = short
+            here[: len(short), -1] = short + np.int32(base)
         at += lanes.count
         base += block.tables.frequencies.size
     return frequencies, starts, index

@@ -20,6 +20,7 @@ References:
 """
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -533,35 +534,44 @@ def residues(bits: np.ndarray) -> np.ndarray:
 def _branch_costs(
     scaled: np.ndarray, rates: np.ndarray | None, classes: np.ndarray
 ) -> np.ndarray:
-    """Return the cost of each branch, `(steps, b[t-2], b[t-1], b[t], lanes)`.
+    """Return a 16th of the cost of each branch, `(steps, b[t-2], b[t-1], b[t], lanes)`.
 
-    The costs are for b[t-3] = 0; for 1 they are the same with b[t-2] flipped.
+    The costs are for b[t-3] = 0; for 1 they are the same with b[t-2] flipped. A power
+    of two changes no rounding.
     """
-    steps, lanes = scaled.shape
-    out = np.empty((steps, 2, 2, 2, lanes), np.float32)
-    middle, flat, zero = 0, np.zeros(0, np.float32), scaled
+    index, tables = np.zeros(0, np.intp), list[np.ndarray]()
     if rates is not None:
-        middle, flat = rates.shape[1] // 2, rates.reshape(-1)
-        # The index of the rate of 0: exact in float32, below 2^24.
-        zero = classes * np.float32(rates.shape[1]) + np.float32(middle)
-    for q in (0, 1):
-        for odd in (0, 1):
-            residue = np.float32(2 * q + odd)
-            # The distance to the nearest integer of this residue, in fours.
-            gap = (scaled - residue) * np.float32(0.25)
-            nearest = np.rint(gap)
-            gap -= nearest
-            gap *= gap
-            gap *= np.float32(16)
-            if rates is not None:
-                nearest *= np.float32(4)
-                nearest += residue
-                np.clip(nearest, -middle, middle, out=nearest)
-                nearest += zero
-                gap += flat.take(nearest.astype(np.intp))
-            out[:, 0, odd, q] = gap
-            out[:, 1, odd, 1 - q] = gap
-    return out
+        # The integers that are nearest, one of each residue, follow from the floor.
+        end = rates.shape[1] // 2 + 2
+        floor = np.arange(-end, end + 1)
+        for residue in range(4):
+            nearest = floor - 1 + (residue - floor + 1) % 4 + end - 2
+            rate = rates.take(nearest, axis=1, mode="clip") / np.float32(16)
+            tables.append(rate.reshape(-1))
+        at = np.floor(scaled)
+        np.clip(at, -end, end, out=at)
+        at += classes * np.float32(len(floor)) + np.float32(end)  # below 2^24: exact
+        # Two conversions that processors have, where one to 64 bits is slow.
+        index = at.astype(np.int32).astype(np.intp)
+    # By parity, q and step; with q = 0 once more, because q is b[t] ^ b[t-2].
+    costs = np.empty((2, 3, *scaled.shape), np.float32)
+    fours = scaled * np.float32(0.25)
+    for q, odd in itertools.product((0, 1), repeat=2):
+        residue, gap = 2 * q + odd, costs[odd, q]
+        # The distance to the nearest integer, in fours.
+        np.subtract(fours, np.float32(residue / 4), out=gap)
+        gap -= np.rint(gap)
+        gap *= gap
+        if tables:
+            gap += tables[residue].take(index, mode="clip")
+    costs[:, 2] = costs[:, 0]
+    of_parity, of_q, of_step, of_lane = costs.strides
+    return np.lib.stride_tricks.as_strided(
+        costs,
+        (len(scaled), 2, 2, 2, scaled.shape[1]),
+        (of_step, of_q, of_parity, of_q, of_lane),
+        writeable=False,
+    )
 
 
 def _pack_flags(flags: np.ndarray) -> np.ndarray:
@@ -591,5 +601,12 @@ def _trace_back(state: np.ndarray, decisions: list[np.ndarray]) -> np.ndarray:
 
 
 def _round_to_residue(scaled: np.ndarray, residue: np.ndarray) -> np.ndarray:
-    fours = np.rint((scaled - residue.astype(np.float32)) * np.float32(0.25))
-    return fours.astype(np.int32) * 4 + residue
+    out = np.empty(scaled.shape, np.int32)
+    for first in range(0, len(scaled), _TILE):  # copies that stay in the cache
+        rows = slice(first, first + _TILE)
+        fours = scaled[rows] - residue[rows]
+        fours *= np.float32(0.25)
+        out[rows] = np.rint(fours, out=fours)
+        out[rows] *= 4
+        out[rows] += residue[rows]
+    return out

@@ -72,30 +72,49 @@ class Tables:
     frequencies: np.ndarray
     packed: bytes
 
-    def symbols(self, numbers: np.ndarray, classes: np.ndarray) -> np.ndarray:
-        """Return the symbol of each integer, uint8; "far out" where it has none."""
-        out = np.empty(len(numbers), np.uint8)
+    def entries(
+        self, numbers: np.ndarray, classes: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the place of each integer in `frequencies`, flat, uint16.
+
+        And the integers that are "far out", in their order.
+        """
+        out, far = np.empty(len(numbers), np.uint16), [numbers[:0]]
         for first in range(0, len(numbers), _PART):  # copies that stay in the cache
             part = slice(first, first + _PART)
-            out[part] = self._symbols(numbers[part], classes[part])
-        return out
+            out[part], apart = self._entries(numbers[part], classes[part])
+            far.append(apart)
+        return out, np.concatenate(far)
 
-    def _symbols(self, numbers: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    def _entries(
+        self, numbers: np.ndarray, classes: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         # In the type of the numbers: int32 is half the memory of int64.
         kind = numbers.dtype.type
         low, count = self.lowest.astype(kind), self.halves.astype(kind)
         if len(count) > 1:
             low, count = low[classes], count[classes]
-        coded = numbers if self.trellis else numbers >> kind(self.raw_bits)
-        half = numbers >> kind((2 if self.trellis else 1) + self.raw_bits)
-        half -= low
-        half = np.where((half < 0) | (half >= count), count, half)
-        symbol = half << 1
-        symbol |= (coded >> kind(self.trellis)) & 1
-        if not self.trellis:
-            symbol = np.where(half == count, 2 * count, symbol)
-            symbol = np.where(numbers == 0, 2 * count + 1, symbol)
-        return symbol
+        below = kind(1 if self.trellis else 0)
+        symbol = numbers >> kind(below + 1 + self.raw_bits)
+        symbol -= low
+        # As unsigned numbers, those below 0 are the largest.
+        unsigned = np.dtype(f"u{symbol.itemsize}")
+        outside = symbol.view(unsigned) >= count.view(unsigned)
+        if outside.any():
+            symbol = np.where(outside, count, symbol)
+        symbol *= kind(2)
+        if self.trellis:
+            symbol += numbers >> kind(1) & kind(1)
+            symbol += (numbers & kind(1)) * kind(256)
+        else:
+            symbol += numbers >> kind(self.raw_bits) & kind(1)
+            zero = numbers == 0
+            symbol = np.where(outside, 2 * count, symbol)
+            symbol = np.where(zero, 2 * count + 1, symbol)
+            outside &= ~zero
+        if len(self.halves) > 1:
+            symbol += classes * kind(256 * self.frequencies.shape[1])
+        return symbol.astype(np.uint16), numbers[outside]
 
     def bits(self) -> np.ndarray:
         """Return the bits of each symbol, as `frequencies`; inf if it has none."""
