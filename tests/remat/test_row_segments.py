@@ -173,7 +173,9 @@ def pairs(ws, x):
     return jnp.mean(jax.nn.logsumexp(scores, axis=1) - own)
 
 
-@pytest.mark.parametrize("loss", [some_rows, pairs])
+@pytest.mark.parametrize(
+    "loss", [some_rows, pytest.param(pairs, marks=pytest.mark.thorough)]
+)
 def test_rows_that_begin_inside_of_the_loss_are_found(loss):
     ws, x = WS, jax.random.normal(jax.random.key(1), (2048, WIDTH))
     plan = remat.plan(

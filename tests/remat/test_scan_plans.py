@@ -9,13 +9,12 @@ from jax import lax
 
 from frugax import MemoryBudget, jaxprs, remat
 from frugax.remat import BodyPlan, Chunk, Recompute
-from frugax.remat.rewrite import rewrite_loops, trace_loss
+from frugax.remat.rewrite import trace_loss
 from frugax.remat.solver import list_loop_choices
 from refusals import refuses
 
 from .checks import plain_bytes, plan_whole, temp_bytes
 from .scan_cases import (
-    among_other_operations,
     body_of,
     prime,
     rnn,
@@ -82,17 +81,6 @@ def test_nested_loops_are_described():
         "results (scan at 4: of every 7 iterations, 2 recomputed together from the "
         "carry before them, 5 kept), 1 kept"
     )
-
-
-def test_rewritten_loops_share_what_is_known_of_all_other_operations():
-    # Else each of a search's candidates traces the backward rule of every operation.
-    body = body_of(among_other_operations)
-    choices = list_loop_choices(body)
-    assert len(choices) > 1
-    for c in choices:
-        rewritten = rewrite_loops(body, c.body_plans)
-        assert rewritten.memo is body.memo
-        assert not rewritten.divided
 
 
 def test_a_prime_number_of_iterations_is_cut_by_levels_only():

@@ -99,17 +99,6 @@ def test_a_value_that_is_not_a_number_is_refused_by_name(tmp_path):
     assert list(watch.read(tmp_path / "a").steps) == [5]
 
 
-def test_a_rewind_holds_without_later_records_and_after_reopening(tmp_path):
-    journal = written(tmp_path / "a", close=False)
-    journal.rewind(10)
-    journal.close()
-    assert list(watch.read(tmp_path / "a").steps) == list(range(11))
-    with watch.Journal.append_to(tmp_path / "a") as journal:
-        assert journal.last_step == 10
-        journal.write(30, {"n": 0})
-    assert list(watch.read(tmp_path / "a", strict=True).steps) == [*range(11), 30]
-
-
 def test_a_lost_rewind_mark_does_not_bring_back_void_records(tmp_path):
     path = tmp_path / "a"
     journal = written(path, close=False)
