@@ -89,3 +89,20 @@ def test_a_file_is_let_go_of_piece_by_piece(tmp_path, monkeypatch):
     monkeypatch.setattr(compress.CompressedFile, "_release", lambda _: gone.append(1))
     with compress.open(tmp_path / "w.fxz") as file:
         assert len([*file.pieces()]) == len(file) == len(gone)
+
+
+@pytest.mark.parametrize("ratio", [3, 8, 16])
+def test_a_search_samples_a_tensor_at_few_steps(ratio, monkeypatch):
+    sampled, estimate = [], _rates.Rates._estimate
+    monkeypatch.setattr(
+        _rates.Rates,
+        "_estimate",
+        lambda self, source, *rest: (
+            sampled.append(source.name) or estimate(self, source, *rest)
+        ),
+    )
+    rng = np.random.default_rng(0)
+    sizes = np.exp(0.5 * rng.normal(size=(2, 512, 1)))  # rows of many classes
+    a, b = (rng.normal(size=(2, 512, 128)) * sizes).astype(np.float32)
+    compress.plan({"a": a, "b": b}, SizeBudget(ratio=ratio))
+    assert max(map(sampled.count, "ab")) <= 8  # sixteen from end to end of all scales

@@ -367,6 +367,7 @@ class Search:
         below: tuple[float, float] | None = None
         above: tuple[float, float] | None = None
         previous: list[Step | None] | None = None
+        last: tuple[float, float] | None = None
         for _ in range(_MAX_FILES):
 
             def steps(source: Source, shift: float = shift) -> Step | None:
@@ -385,6 +386,10 @@ class Search:
                 best, best_miss = draft, missed
             if abs(missed) <= 1:
                 break
+            if last is not None:  # as steep as between the last two files, about
+                rise = (missed - last[1]) / (shift - last[0]) / slope
+                slope *= min(2.0, max(0.25, rise))
+            last = shift, missed
             if missed > 0:
                 above = shift, missed
             else:
