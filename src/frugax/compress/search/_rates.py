@@ -10,7 +10,7 @@ from ._sample import RatePoint, Sample
 from ._source import STEP_BYTES, Source
 
 # Lanes of samples that are quantised side by side: more would leave the cache.
-_SAMPLE_LANES = 1024
+_SAMPLE_LANES = 3072
 # Below this share of the estimated exact bytes a coding is taken to be shorter, without
 # counting the exact bytes.
 _SHORTER = 0.8
