@@ -174,15 +174,24 @@ class PlannedFunction:
         # of a further function costs microseconds.
         if is_tracing():
             return self._plain(*args, **kwargs)
-        began = self.record.start_call()
-        program = self._only or self._program_for(args, kwargs)
+        began = planned = self.record.start_call()
+        program = self._only
+        if program is None:
+            program = self._program_for(args, kwargs)
+            planned = time.perf_counter()
         try:
             result = program.jitted(*args, **kwargs)
         except _OtherSignatureError:
-            program, result = self._call_other(args, kwargs)
+            program = self._program_for(args, kwargs)
+            planned = time.perf_counter()
+            try:
+                result = program.jitted(*args, **kwargs)
+            except _OtherSignatureError:
+                # A setting of JAX that the key does not hold has changed.
+                result = self._plain(*args, **kwargs)
         # Without a new trace JAX compiles for arrays on other devices, for example.
-        if program.is_new or self._ledger.latest >= began:
-            self._note_compile(began, program, args, kwargs)
+        if program.is_new or self._ledger.latest >= planned:
+            self._note_compile(began, planned, program, args, kwargs)
         return result
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -321,17 +330,6 @@ class PlannedFunction:
     def _named(self, fun: Callable[..., Any]) -> Callable[..., Any]:
         """`fun` with the name and the signature that JAX gives the user's function."""
         return functools.update_wrapper(fun, self._plain, updated=())
-
-    def _call_other(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[_Program, Any]:
-        """Call the program for these arguments, which the last one is not for."""
-        program = self._program_for(args, kwargs)
-        try:
-            return program, program.jitted(*args, **kwargs)
-        except _OtherSignatureError:
-            # A setting of JAX that the key does not hold has changed.
-            return program, self._plain(*args, **kwargs)
 
     def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         static: list[tuple[int | str, Any]] = []
@@ -479,12 +477,13 @@ class PlannedFunction:
     def _note_compile(
         self,
         began: float,
+        planned: float,
         program: _Program,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
         seconds = time.perf_counter() - began
-        compiled = self._ledger.latest_of.get(threading.get_ident(), 0.0) >= began
+        compiled = self._ledger.latest_of.get(threading.get_ident(), 0.0) >= planned
         with self._lock:
             # Another thread has compiled and noted it, or JAX has compiled the single
             # operations of a function that is not jitted.
