@@ -1,8 +1,11 @@
 """Scans are planned inside: in chunks, in part, nested; and are still the same."""
 
 import jax
+import jax.numpy as jnp
 import pytest
+from jax import lax
 
+from draws import normal
 from frugax import MemoryBudget, jaxprs, remat
 from frugax.remat import BodyPlan, Chunk, Recompute
 from frugax.remat.rewrite import rewrite_loops
@@ -143,6 +146,30 @@ def test_a_budget_is_met_as_xla_measures_it(model, share):
     assert plan.body_plans or model is among_other_operations
     assert plan.compiles <= 11
     assert temp_bytes(step, *args) == plan.predicted <= limit
+    assert_same(jax.jit(step)(*args), jax.jit(jax.value_and_grad(loss))(*args))
+
+
+def test_complex_states_of_a_scan_are_kept():
+    # As of a linear recurrent unit.
+    def complex_rnn():
+        def loss(w, xs):
+            turn = lax.complex(jnp.cos(w), jnp.sin(w))
+
+            def cell(h, x):
+                h = jnp.tanh(turn * h + lax.complex(x, x))
+                return h, h.real
+
+            start = jnp.zeros(32, jnp.complex64)
+            return jnp.sum(lax.scan(cell, start, xs)[1] ** 2)
+
+        return loss, (jnp.linspace(0.0, 1.0, 32), normal(1, 12, 32))
+
+    loss, args = complex_rnn()
+    body = body_of(complex_rnn)
+    (place,) = scans_of(body)
+    inner = scan_body_of(body, place)
+    every = again(inner, *range(len(inner.eqns)))
+    step = recompute_bodies(loss, args, (BodyPlan(place, (Recompute(every, 4),)),))
     assert_same(jax.jit(step)(*args), jax.jit(jax.value_and_grad(loss))(*args))
 
 

@@ -161,7 +161,7 @@ def _run_chunk(
     """
     whole = extract_subgraph(body, chunk.start, chunk.stop)
     env = dict(zip(whole.inputs, values, strict=True))
-    env |= {v: checkpoint_name(env[v], _IN_HOST_NAME) for v in moved if v in env}
+    env |= {v: _name(env[v], _IN_HOST_NAME) for v in moved if v in env}
     kept = set(chunk.kept or ())
     edges = {chunk.start, chunk.stop, *kept, *(i + 1 for i in kept)}
     for a, b in itertools.pairwise(sorted(edges)):
@@ -172,12 +172,24 @@ def _run_chunk(
             # The derivative must read the named value, too. `checkpoint_name` alone
             # would leave the rule of `tanh` reading the unnamed one, which makes
             # `jax.checkpoint` recompute the operation after all.
-            saved = [checkpoint_name(o, kept_name) for o in outs]
+            saved = [_name(o, kept_name) for o in outs]
             active = [env[v] for v in part.active_inputs]
             passive = [env[v] for v in part.passive_inputs]
             outs = reuse_results(part.evaluate, active, passive, saved)
         env |= zip(part.outputs, outs, strict=True)
     return [env[v] for v in whole.outputs]
+
+
+def _name(x: Any, name: str) -> Any:
+    """Name a value for `jax.checkpoint`.
+
+    Of a complex one its two parts: JAX 0.10.2 cannot keep it whole, since
+    `reduce_precision` takes no complex numbers.
+    """
+    if not jnp.iscomplexobj(x):
+        return checkpoint_name(x, name)
+    parts = (checkpoint_name(part, name) for part in (lax.real(x), lax.imag(x)))
+    return lax.complex(*parts)
 
 
 def _check_operation(graph: Graph, plan: BodyPlan) -> None:
