@@ -50,6 +50,10 @@ def test_operations_count_as_often_as_their_loop_runs():
     )
     assert short[0] == long[0] < 10
     assert 10 <= short[1] == long[1] // 3
+    # A loop in the branch of a conditional is one, too.
+    either = lambda x: jax.lax.cond(x[0] > 0, lambda x: run(x, 30)[0], jnp.sin, x)
+    outside, inside = measure.count_operations(compiled(either, jnp.ones(8)))
+    assert (outside < 10, inside) == (True, long[1])
 
 
 def test_the_longer_branch_of_a_conditional_counts():

@@ -1,6 +1,7 @@
 """The operations of a compiled program, and the time that they should take."""
 
 import copy
+import dataclasses
 import json
 from typing import Any
 
@@ -98,6 +99,30 @@ def test_branches_widen_the_range():
 
     found = measure.step_time(compile_for(branch, shaped(), shaped(512, 512)), H100)
     assert found.high > 4 * found.low
+
+
+def test_small_products_take_one_core_and_start_at_once_in_loops(monkeypatch):
+    def low(side, length, **rates):
+        """The lower end where all else takes no time."""
+        names = [f.name for f in dataclasses.fields(CpuRates)]
+        given = dict.fromkeys(names, 1e30) | {"start_seconds": 0.0} | rates
+        monkeypatch.setattr(Target, "rates", property(lambda _: CpuRates(**given)))
+
+        def repeat(x, w):
+            return lax.scan(lambda x, _: (x @ w, None), x, length=length)[0]
+
+        compiled = compile_for(repeat, *[shaped(side, side)] * 2)
+        here = Target("cpu")
+        return measure.step_time(compiled, here).low / here.num_devices
+
+    for side, rate in ((64, "small_products"), (256, "products")):
+        expected = 0.7 * 10 * 2 * side**3 / 1e9
+        assert low(side, 10, **{rate: 1e9}) == pytest.approx(expected, rel=0.1)
+    # Of the time of a tiny product, outside of loops 0.3.
+    few, many = (low(8, n, start_seconds=1.0) for n in (10, 110))
+    operations = (many - few) / (0.7 * 100 * 0.12)
+    assert operations == pytest.approx(round(operations))
+    assert 2 <= operations <= 5
 
 
 def test_what_a_plan_computes_again_always_runs():

@@ -18,15 +18,18 @@ from ._program_costs import program
 from ._work import Loop, Operation, Work, work
 
 # Parts of the measured rates that programs reach, chosen on ten of them on two cores of
-# an EPYC (benchmarks/step_time_programs.py, CHOSEN_ON), which took 0.79 to 1.35 of the
-# sum in the stored run.
+# an EPYC (benchmarks/step_time_programs.py, CHOSEN_ON), which took 0.70 to 1.33 of the
+# sum in three runs.
 _DENSE = 1.1
 # The gradients of a convolution run side by side, and are measured alone.
 _CONVOLUTION, _KERNEL_GRADIENT = 1.2, 1.4
 _ARITHMETIC = 1 / 12  # of the flops of products
 _CACHED_BYTES = 100_000
-_CACHED, _PASSED, _REDUCED = 1.2, 0.37, 0.24  # of the memory's rate
-_START, _SERIAL, _LAUNCH = 0.3, 1 / 70, 20.0  # of the time of a small product
+_CACHED, _PASSED, _REDUCED = 1.2, 0.5, 0.24  # of the memory's rate
+# Of the time of a tiny product; the bodies of loops run without a scheduler.
+_START, _START_IN_LOOP, _SERIAL, _LAUNCH = 0.3, 0.12, 1 / 70, 20.0
+# Smaller products run on one core: 8.4e6 flops do, 3.4e7 run on all.
+_ONE_CORE_FLOPS = 2e7
 _CPU_RANGE = (0.7, 1.4)
 # Larger blocks are taken from the system anew by each run, which fills them with zeros
 # page by page (glibc's largest threshold).
@@ -88,13 +91,15 @@ def step_time(
         costs = program(compiled)
         fresh = [n for n in (costs.temp_bytes, costs.output_bytes) if n > _FRESH_BYTES]
         once = sum(fresh) / rates.fresh_memory + _LAUNCH * rates.start_seconds
-        least, most = done.total(lambda o: _on_processor(o, rates))
+        least, most = done.total(
+            lambda o, in_loop: _on_processor(o, rates, in_loop=in_loop)
+        )
         # Several devices share the cores.
         low, high = (target.num_devices * each for each in _CPU_RANGE)
         return StepTime(low * (least + once), high * (most + once))
     if dtype := _find_unpriced(done, rates):
         return StepTime(problem=f"the rate of {target.name} in {dtype} is not known")
-    least, most = done.total(lambda o: _on_accelerator(o, rates))
+    least, most = done.total(lambda o, _: _on_accelerator(o, rates))
     # Transfers may be hidden behind computation.
     sent = done.moved_bytes / rates.link
     return StepTime(max(least, sent), _ACCELERATOR_RANGE * max(most, sent))
@@ -131,13 +136,13 @@ def _on_accelerator(operation: Operation, rates: AcceleratorRates) -> float:
     return max(compute, operation.bytes / rates.memory) + rates.start_seconds
 
 
-def _on_processor(operation: Operation, rates: CpuRates) -> float:
+def _on_processor(operation: Operation, rates: CpuRates, *, in_loop: bool) -> float:
     if operation.collective:
         return operation.moved_bytes / (_PASSED * rates.memory)
     # Half as many float64 as float32 fit into one instruction.
     width = 2 if operation.dtype in ("f64", "c64", "c128") else 1
     return (
-        _START * rates.start_seconds
+        (_START_IN_LOOP if in_loop else _START) * rates.start_seconds
         + width * operation.flops / _dense_rate(operation, rates)
         + operation.bytes / _memory_rate(operation, rates)
         + operation.arithmetic / (_ARITHMETIC * rates.products)
@@ -151,6 +156,8 @@ def _dense_rate(operation: Operation, rates: CpuRates) -> float:
         return _CONVOLUTION * rates.convolutions
     if operation.kind == "kernel_gradient":
         return _KERNEL_GRADIENT * rates.kernel_gradients
+    if operation.flops < _ONE_CORE_FLOPS:
+        return rates.small_products
     return _DENSE * rates.products
 
 

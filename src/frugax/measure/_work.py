@@ -172,20 +172,27 @@ class Work:
                 for choice in part.choices:
                     yield from choice.operations(times)
 
-    def total(self, value: Callable[[Operation], float]) -> tuple[float, float]:
+    def total(
+        self, value: Callable[[Operation, bool], float], *, in_loop: bool = False
+    ) -> tuple[float, float]:
         """The sum of a value with the least and with the most of each conditional.
 
         The body of a loop whose count is not known counts once.
+
+        Args:
+            value: of an operation, which is told whether it is in the body of a loop.
+            in_loop: whether all of these operations are.
         """
         least = most = 0.0
         for part in self.parts:
             if isinstance(part, Operation):
-                low = high = value(part)
+                low = high = value(part, in_loop)
             elif isinstance(part, Loop):
                 count = 1 if part.count is None else part.count
-                low, high = (count * each for each in part.body.total(value))
+                low, high = (count * n for n in part.body.total(value, in_loop=True))
             else:
-                lows, highs = zip(*(c.total(value) for c in part.choices), strict=True)
+                choices = [c.total(value, in_loop=in_loop) for c in part.choices]
+                lows, highs = zip(*choices, strict=True)
                 high = max(highs)
                 low = max(lows) if part.is_gate else min(lows)
             least, most = least + low, most + high
@@ -220,11 +227,10 @@ def count_operations(compiled: "jax.stages.Compiled") -> tuple[int, int]:
         The operations outside of loops, and those inside.
     """
     module = Module.of(compiled)
-    parts = _Reader(module, is_detailed=False).work_of(module.entry).parts
-    loops = Work(tuple(p for p in parts if isinstance(p, Loop)))
-    others = Work(tuple(p for p in parts if not isinstance(p, Loop)))
-    outside, inside = (int(w.total(lambda _: 1)[1]) for w in (others, loops))
-    return outside, inside
+    done = _Reader(module, is_detailed=False).work_of(module.entry)
+    _, outside = done.total(lambda _, in_loop: not in_loop)
+    _, inside = done.total(lambda _, in_loop: in_loop)
+    return int(outside), int(inside)
 
 
 class _Reader:

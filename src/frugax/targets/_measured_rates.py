@@ -20,7 +20,8 @@ from frugax.fileio import cache_folder, write_whole
 
 from ._rates import CpuRates
 
-_SIDE, _ELEMENTS, _FRESH, _STARTS, _TANHS = 512, 2**20, 2**24, 100, 8
+_SIDE, _SMALL_SIDE, _ELEMENTS, _FRESH = 512, 128, 2**20, 2**24
+_PRODUCTS, _TANHS = 100, 8  # one after another in a program
 # Of each program, in turns: the speed of a virtual machine changes within seconds.
 _ROUNDS, _SECONDS = 4, 0.12
 _BUSY = 0.75  # of the cores
@@ -55,11 +56,13 @@ def _measure(rounds: int = _ROUNDS) -> CpuRates:
     mesh = jax.sharding.Mesh([_device()], ("one",))
     with jax.set_mesh(mesh):
         side, tiny = _ones(_SIDE, _SIDE), _ones(8, 8)
+        small = _ones(_SMALL_SIDE, _SMALL_SIDE)
         square = _ones(3 * _SIDE // 2, 3 * _SIDE // 2)
         images, kernel = _ones(16, 32, 32, 32), _ones(3, 3, 32, 32)
         seconds = _fastest(
             rounds,
             product=(jnp.dot, side, side),
+            small=(_repeat_product, small, small),
             convolution=(_convolve, images, kernel),
             kernel_gradient=(_kernel_gradient, images, kernel, images),
             tanh=(_repeat_tanh, _ones(2**16)),
@@ -75,13 +78,14 @@ def _measure(rounds: int = _ROUNDS) -> CpuRates:
     writing = seconds["fresh"] - 8 * _FRESH / memory
     return CpuRates(
         products=2 * _SIDE**3 / seconds["product"],
+        small_products=_PRODUCTS * 2 * _SMALL_SIDE**3 / seconds["small"],
         convolutions=convolution / seconds["convolution"],
         kernel_gradients=convolution / seconds["kernel_gradient"],
         transcendentals=_TANHS * 2**16 / seconds["tanh"],
         memory=memory,
         transposes=8 * (3 * _SIDE // 2) ** 2 / seconds["transpose"],
         fresh_memory=4 * _FRESH / writing if writing > 0 else memory,
-        start_seconds=seconds["starts"] / _STARTS,
+        start_seconds=seconds["starts"] / _PRODUCTS,
     )
 
 
@@ -102,7 +106,7 @@ def _transpose(x: jax.Array) -> jax.Array:
 
 
 def _repeat_product(x: jax.Array, w: jax.Array) -> jax.Array:
-    for _ in range(_STARTS):
+    for _ in range(_PRODUCTS):
         x = x @ w
     return x
 

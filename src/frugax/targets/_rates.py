@@ -31,6 +31,7 @@ class CpuRates:
 
     Attributes:
         products: flops of a large matrix product.
+        small_products: flops of a matrix product that runs on one core.
         convolutions: flops of a convolution with a small kernel.
         kernel_gradients: flops of the gradient of such a kernel.
         transcendentals: hyperbolic tangents.
@@ -41,6 +42,7 @@ class CpuRates:
     """
 
     products: float
+    small_products: float
     convolutions: float
     kernel_gradients: float
     transcendentals: float
