@@ -477,6 +477,11 @@ def test_a_table_alone_begins_a_campaign(tmp_path, monkeypatch):
             tmp_path / "lab.csv", overrides=[*_overrides(command), stated[1]]
         )
     assert narrowed.campaign.variables == {"temp": (10, 90)}
+    command[4] = "solvent"
+    with warns(UserWarning, "left out"):
+        done = frugax(*command, "--set", "campaign.minimize=true", cwd=tmp_path)
+    assert "lab.csv: 'solvent' is not a number in row 0: 'water'" in done.stderr
+    assert "observations" not in done.stderr
 
 
 def _quit(question):

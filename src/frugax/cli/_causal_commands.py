@@ -225,7 +225,9 @@ def _begin(
                 delimiter=settings.delimiter,
             )
         except (OSError, ValueError) as e:
-            raise ConfigError(f"{config}: observations: {e}") from e
+            # A table that was given in place of a config is named already.
+            where = "" if path == config.resolve() else f"{config}: observations: "
+            raise ConfigError(f"{where}{e}") from e
     elif settings.observations is not None:
         simulator = settings.simulator
         truth = None
