@@ -193,6 +193,7 @@ def test_gradients_that_no_jitted_function_contains_are_named(tmp_path):
         w = jnp.ones(8)
         step = jax.jit(lambda w: body(w))
         jax.lax.while_loop(lambda w: w[0] > 2, body, step(w))
+        body(w)
         jax.value_and_grad(loss)(w)
         """
     write(tmp_path, "train.py", code)
@@ -201,8 +202,8 @@ def test_gradients_that_no_jitted_function_contains_are_named(tmp_path):
         found = run([*FRUGAX, *command, *options], tmp_path)
         assert found.returncode == 0, found.stderr
         lines = json.loads((tmp_path / "receipt.json").read_text())
-        assert lines["unjitted_gradients"] == ["train.py:10", "train.py:15"]
-        assert_names(found.stderr, "train.py:10", "train.py:15", "outside")
+        assert lines["unjitted_gradients"] == ["train.py:10", "train.py:16"]
+        assert_names(found.stderr, "train.py:10", "train.py:16", "outside")
 
 
 def test_gradients_of_jitted_functions_and_of_frugax_are_not_outside_of_them():

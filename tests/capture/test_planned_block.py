@@ -58,7 +58,7 @@ def test_a_function_that_is_jitted_again_is_known_as_to_jax(wrap):
 
 def test_loops_outside_of_jit_and_the_rows_of_a_jitted_step_are_planned():
     made: list[PlannedFunction] = []
-    as_before = jax.vmap, jax.lax.scan, jax.lax.fori_loop
+    as_before = jax.vmap, jax.lax.scan, jax.lax.fori_loop, jax.lax.while_loop
 
     def make(fun, options):
         budget = fx.MemoryBudget.share("60%")
@@ -72,6 +72,8 @@ def test_loops_outside_of_jit_and_the_rows_of_a_jitted_step_are_planned():
         return sgd(w, ROWS)[0]
 
     batches, rows = jnp.stack([ROWS] * 3), jnp.stack([WEIGHTS] * 3)
+    until = lambda state: state[0] < 3
+    both = lambda state: (state[0] + 1, turn(None, state[1]))
     times = lambda x, n: n * x
     turned = jax.lax.fori_loop(0, 3, turn, WEIGHTS)
     looped, mapped = steps(WEIGHTS, batches), jax.vmap(sgd)(rows, batches)
@@ -80,22 +82,24 @@ def test_loops_outside_of_jit_and_the_rows_of_a_jitted_step_are_planned():
         for _ in range(2):
             assert_same(steps(WEIGHTS, batches), looped)
             assert_same(jax.lax.fori_loop(0, 3, turn, WEIGHTS), turned)
+            assert_same(jax.lax.while_loop(until, both, (0, WEIGHTS))[1], turned)
             assert_same(jax.vmap(step)(rows + 0, batches), mapped)
         jax.lax.fori_loop(0, jnp.int32(3), turn, WEIGHTS)
         jax.lax.scan(sgd, WEIGHTS, batches, None, True)
         jax.jit(steps)(WEIGHTS, batches)
         static = jax.vmap(jax.jit(times, static_argnums=1), (0, None))
         assert jnp.all(static(rows, 2) == 2 * rows)
-    assert [f.record.calls for f in made] == [0, 2, 2, 2, 1, 1, 0]
-    assert [len(f.record.compiles) for f in made] == [0, 1, 1, 1, 1, 1, 0]
+    assert [f.record.calls for f in made] == [0, 2, 2, 2, 2, 1, 1, 0]
+    assert [len(f.record.compiles) for f in made] == [0, 1, 1, 1, 1, 1, 1, 0]
     donation = made[2].explain().donation
     assert donation is not None
     assert {*donation.possible} == {"init_val"}
-    for planned in made[1:6]:
+    for planned in made[1:7]:
         assert planned.plan is not None
         assert planned.plan.gradients
         assert planned.plan.fits
-    assert (jax.vmap, jax.lax.scan, jax.lax.fori_loop) == as_before
+    loops = jax.lax.scan, jax.lax.fori_loop, jax.lax.while_loop
+    assert (jax.vmap, *loops) == as_before
 
 
 def test_what_frugax_jits_to_plan_is_left_alone_but_not_a_training_step():

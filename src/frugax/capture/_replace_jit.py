@@ -15,7 +15,11 @@ from jax import (  # kept where they are replaced
     pmap as _jax_pmap,
     vmap as _jax_vmap,
 )
-from jax.lax import fori_loop as _jax_fori_loop, scan as _jax_scan
+from jax.lax import (
+    fori_loop as _jax_fori_loop,
+    scan as _jax_scan,
+    while_loop as _jax_while_loop,
+)
 
 from frugax.jaxprs import hides_frames_below, is_tracing
 
@@ -71,9 +75,9 @@ def replace_jit(
 ) -> Iterator[None]:
     """Let `make(fun, options)` take the place of `jax.jit(fun, **options)`.
 
-    And that of `jax.pmap`, of a `scan` or `fori_loop` outside of a jitted function, and
-    of the `jax.vmap` of a jitted function, which all make one compiled program. Not
-    where frugax itself calls them to plan or to measure.
+    And that of `jax.pmap`, of a `scan`, `fori_loop` or `while_loop` outside of a jitted
+    function, and of the `jax.vmap` of a jitted function, which all make one compiled
+    program. Not where frugax itself calls them to plan or to measure.
 
     Args:
         make: makes the jitted function.
@@ -84,6 +88,7 @@ def replace_jit(
         _open_blocks.append(block)
         jax.jit, jax.pmap, jax.vmap = _jit, _pmap, _vmap
         _lax.scan, _lax.fori_loop = _scan, _fori_loop
+        _lax.while_loop = _while_loop
     try:
         yield
     finally:
@@ -93,6 +98,7 @@ def replace_jit(
                 jax.jit, jax.pmap = _jax_jit, _jax_pmap
                 jax.vmap = _jax_vmap
                 _lax.scan, _lax.fori_loop = _jax_scan, _jax_fori_loop
+                _lax.while_loop = _jax_while_loop
 
 
 @hides_frames_below
@@ -157,6 +163,21 @@ def _fori_loop(lower: Any, upper: Any, body_fun: Any, init_val: Any, **kw: Any) 
         return _jax_fori_loop(lower, upper, body_fun, init_val, **kw)
 
     asked = (make, "fori_loop", lower, upper, kw)
+    return _made_once(body_fun, asked, lambda: make(_named(loop, body_fun), {}))(
+        init_val
+    )
+
+
+@hides_frames_below
+def _while_loop(cond_fun: Any, body_fun: Any, init_val: Any) -> Any:
+    make = None if is_tracing() else _find_maker(body_fun)
+    if make is None:
+        return _jax_while_loop(cond_fun, body_fun, init_val)
+
+    def loop(init_val: Any) -> Any:
+        return _jax_while_loop(cond_fun, body_fun, init_val)
+
+    asked = (make, "while_loop", cond_fun)
     return _made_once(body_fun, asked, lambda: make(_named(loop, body_fun), {}))(
         init_val
     )

@@ -14,7 +14,7 @@ class UnjittedGradients:
     """Notes the gradients of this thread that no jitted function contains.
 
     A plan is made for a compiled program, and these belong to none: they are taken by
-    plain calls, in a `lax.while_loop` outside of `jax.jit`, or of a jitted loss.
+    plain calls, or of a jitted loss.
     """
 
     def __init__(self) -> None:
