@@ -30,6 +30,15 @@ def test_the_innermost_line_of_the_user_is_named(library):
     assert (site, find_error_site(error)) == ("train.py:1", "train.py:1")
 
 
+def test_packages_that_pip_installed_into_a_target_are_not_the_users(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "unheard-1.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    site, error = run_through([_MINE.replace("train", "own"), f"{tmp_path}/unheard.py"])
+    assert (site, find_error_site(error)) == ("own.py:1", "own.py:1")
+
+
 def test_an_installed_program_is_its_users_own():
     inside = [f"{_PACKAGES}/program/{name}.py" for name in ("cli", "train")]
     files = ["<frozen runpy>", *inside, f"{_PACKAGES}/unheard/fit.py"]

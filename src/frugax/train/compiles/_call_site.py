@@ -35,10 +35,16 @@ def _library_of(filename: str) -> str:
     if filename.startswith("<") and ("beartype" in filename or "frozen" in filename):
         return _PYTHON
     path = Path(filename)
-    for folder in _INSTALLED:
-        if folder in path.parts:
-            return path.parts[path.parts.index(folder) + 1]
+    for folder in reversed(path.parents):
+        if folder.name in _INSTALLED or _is_target(folder):
+            return path.relative_to(folder).parts[0]
     return next((name for at, name in _FOLDERS.items() if at in path.parents), "")
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_target(folder: Path) -> bool:
+    """Return whether `pip install --target` installs packages into this folder."""
+    return str(folder) in sys.path and any(folder.glob("*.dist-info"))
 
 
 def _find_program(filenames: Iterable[str]) -> str:
