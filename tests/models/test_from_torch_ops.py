@@ -217,6 +217,24 @@ def test_a_function_is_converted(function):
     assert imported.certificate.max_error < 1e-5
 
 
+@pytest.mark.parametrize("rows", [3, 1])  # torch leaves lengths other than 1 free
+def test_memory_that_is_written_later_may_hold_anything_before(rows):
+    def reverse(x):
+        order = x[:, 0].argsort()
+        places = torch.empty_like(order) - 1
+        places[order] = torch.arange(order.shape[0])
+        return x[order][places] + places[:, None]
+
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)  # fills such memory with large numbers
+    try:
+        imported = from_torch(Function(reverse), (torch.randn(rows, 2),))
+    finally:
+        torch.use_deterministic_algorithms(before)
+    x = torch.randn(rows + 2 if rows > 1 else 1, 2)
+    np.testing.assert_allclose(evaluate(imported, x), reverse(x), 1e-6)
+
+
 # Where the two libraries' own gradients differ: at bounds, ties and zeros.
 KINKS = {
     "abs": torch.abs,

@@ -409,6 +409,6 @@ def _full_like(xp: Any, x: Array, fill_value: Any, *, dtype: Any = None) -> Arra
     return _full(xp, x.shape, fill_value, dtype=dtype or np.dtype(x.dtype))
 
 
-@aten("empty")
-def _empty(xp: Any, size: Any, *, dtype: Any = None) -> Array:
+@aten("empty", "empty_permuted", "empty_strided")
+def _empty(xp: Any, size: Any, memory: Any = None, *, dtype: Any = None) -> Array:
     return _full(xp, size, 0, dtype=dtype or np.dtype(xp.float_dtype))
