@@ -54,7 +54,9 @@ _FREE = frozenset(
         "stack",
         "stop_gradient",
         "threefry2x32",
+        "tile",
         "transpose",
+        "unstack",
     }
 )
 _CONVOLUTIONS = frozenset({"conv_general_dilated", "fast_convolution"})

@@ -68,7 +68,8 @@ _ELEMENTWISE = frozenset(_ELEMENTWISE_NAMES.split())
 # Linear in all operands together, so that the terms of a sum may be added up after it.
 _LINEAR_NAMES = """
 add add_any broadcast_in_dim concatenate convert_element_type copy copy_p device_put neg
-reduce_sum reshape rev sharding_constraint slice squeeze sub transpose
+reduce_sum reshape rev sharding_constraint slice squeeze stack sub tile transpose
+unstack
 """
 _LINEAR = frozenset(_LINEAR_NAMES.split())
 _REDUCTIONS = """
@@ -325,6 +326,21 @@ def _one_axis(eqn: JaxprEqn, along: Along) -> State:
     return along
 
 
+def _stack(eqn: JaxprEqn, along: Along) -> State:
+    return along.at(along.axis + (eqn.params["axis"] <= along.axis))
+
+
+def _unstack(eqn: JaxprEqn, along: Along) -> State:
+    if eqn.params["axis"] == along.axis:
+        raise MixesBatchError("the batch is unstacked")
+    return along.without([eqn.params["axis"]])
+
+
+def _tile(eqn: JaxprEqn, along: Along) -> State:
+    times = eqn.params["reps"][along.axis]
+    return dataclasses.replace(along, outer=times * along.outer)
+
+
 def _trailing(eqn: JaxprEqn, along: Along) -> State:
     name = eqn.primitive.name
     own = _TRAILING[name] if name in _TRAILING else len(eqn.params["fft_lengths"])
@@ -573,6 +589,9 @@ _OF_ALL: dict[str, Callable[[JaxprEqn, Along], State]] = {
     **dict.fromkeys(_ONE_AXIS, _one_axis),
     **dict.fromkeys([*_TRAILING, "fft"], _trailing),
     **dict.fromkeys(_WINDOWS.split(), _window),
+    "stack": _stack,
+    "tile": _tile,
+    "unstack": _unstack,
 }
 _OF_SEVERAL: dict[
     str, Callable[[BatchRows, Graph, JaxprEqn, Sequence[Value]], list[Value]]
