@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 
 from draws import integers, normal
-from frugax import MemoryBudget, remat
+from frugax import InfeasibleBudgetError, MemoryBudget, remat
 from frugax.remat import PlanParts, RowChunks
 from frugax.remat.rewrite import MixesBatchError, split_rows, trace_loss
 from refusals import refuses
@@ -160,6 +160,30 @@ def test_a_budget_that_only_chunks_of_rows_can_keep_is_met():
     )
     with refuses(ValueError, "2047"):
         remat.apply(sorted_times, damaged)(ws, x)
+
+
+def autoencoder(ws, x):
+    y = x
+    for w, step in zip(ws, (2, 2, 1, 1), strict=True):
+        if step == 1:
+            y = y.repeat(2, 2).repeat(2, 3)
+        h = lax.conv_general_dilated(y, w, (step, step), "SAME")
+        h = h - h.mean((0, 2, 3), keepdims=True)
+        y = jax.nn.relu(h / jnp.sqrt(h.var((0, 2, 3), keepdims=True) + 1e-5))
+    return jnp.mean((x - y) ** 2)
+
+
+def test_a_refusal_names_bytes_that_chunks_of_rows_reach():
+    kernels = [(8, 3), (8, 8), (8, 8), (3, 8)]
+    ws = [normal(i, *k, 3, 3, scale=0.2) for i, k in enumerate(kernels)]
+    args = ws, normal(9, 32, 3, 16, 16)
+    with pytest.raises(InfeasibleBudgetError) as refusal:
+        remat.plan(autoencoder, MemoryBudget.share(0.02), args, cache=False)
+    best = refusal.value.best
+    assert isinstance(best, remat.RematPlan)
+    assert best.rows is not None
+    # Without chunks of rows, and with only those that a user could write, 0.61.
+    assert refusal.value.needed < 0.5 * best.unplanned_bytes
 
 
 def some_rows(ws, x):

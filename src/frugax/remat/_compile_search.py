@@ -38,7 +38,7 @@ _MAX_COMPILES = 5
 # others of their family needed.
 _MAX_SMALLEST = 5
 # For each that needs at most this times the bytes of the best, one more is, whose
-# modelled bytes are its own times this.
+# modelled bytes are its own times this, and so on while these need fewer bytes.
 _LARGER = 1.1
 # A plan that needs this share of the limit is not worth another compilation.
 _GOOD_USE = 0.95
@@ -463,7 +463,9 @@ class _Search:
         # Fewer segments hold less by the model than they do in the compiled program:
         # one that may hold a little more is not always larger.
         enough = _LARGER * compiled[least()].bytes
-        for i in [i for i, m in compiled.items() if i and m.bytes <= enough]:
+        pending = [i for i, m in compiled.items() if i and m.bytes <= enough]
+        while pending:
+            i = pending.pop()
             best = modelled[i]
             larger = [
                 i
@@ -473,6 +475,9 @@ class _Search:
             nearest = min(larger, key=lambda i: modelled[i].peak_bytes, default=0)
             if nearest not in compiled:
                 yield nearest
+                compiled[nearest] = self.tried[nearest]
+                if compiled[nearest].bytes < compiled[i].bytes:
+                    pending.append(nearest)
 
     def _aim(self, indices: range) -> int:
         """The first of these that should fit, by the model and measurements."""

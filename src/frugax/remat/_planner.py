@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 import os
 import time
@@ -219,6 +220,8 @@ def plan(
 # Where recomputation costs at least this share of the plain flops, chunks of the batch
 # are tried as well, and taken if they should add at most this share of its time.
 _COSTLY, _FAR_FASTER = 0.02, 0.5
+# Before a refusal, all that these list is looked through once more.
+_RECOMPUTING = (Stage.WHOLE, Stage.IN_ROWS)
 
 
 _T = TypeVar("_T")
@@ -427,6 +430,13 @@ class _PlanSearch:
         if stage not in self.listed:
             self.listed[stage] = self._inside(functools.partial(self._list, stage))
         candidates, named = self.listed[stage]
+        if thorough:
+            # By the model others may be better than all of these, and XLA disagree.
+            identify = lambda c: (c.source.rows, c.loops, c.draft)
+            known = set(map(identify, candidates))
+            earlier = [self.listed.get(s, ([], []))[0] for s in _RECOMPUTING]
+            rest = [c for c in itertools.chain(*earlier) if identify(c) not in known]
+            named = named + rest
         if accept is not None:
             candidates = [candidates[0], *filter(accept, candidates[1:])]
             named = []
@@ -484,14 +494,8 @@ class _PlanSearch:
         }
         named: list[Candidate] = []
         if self.block_size is None:
-            named = list_named(self.planned, with_rows=self._runs_in_rows, **how)
-        candidates = list_candidates(self.planned, self.block_size, **how)
-        if stage is Stage.ALL:
-            # By the model chunks may be better than all of these, and XLA disagree.
-            known = {(c.loops, c.draft) for c in candidates}
-            whole, _ = self.listed[Stage.WHOLE]
-            named += [c for c in whole if (c.loops, c.draft) not in known]
-        return candidates, named
+            named = list_named(self.planned, **how)
+        return list_candidates(self.planned, self.block_size, **how), named
 
     @property
     def _runs_in_rows(self) -> bool:

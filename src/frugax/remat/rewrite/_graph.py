@@ -51,8 +51,8 @@ _FREE_KINDS = frozenset(
         "transpose",
     }
 )
-# The solver's tables grow with the square of the cuts: more of them make planning slow
-# and plans no better.
+# The solver's work grows with the cube of the cuts: more of them make planning slow and
+# plans no better.
 _MAX_CUTS = 112
 # Among operations without a product, one cut in this many is enough: whatever stands
 # between two cuts costs next to nothing to recompute.
@@ -75,6 +75,7 @@ class RematGraph:
             runs, by the first variable that it defines; 0 if it is not listed.
         divided: the number of devices over which each axis of an input is divided; of
             inputs that are not listed each device has all.
+        max_cuts: the most places inside at which a segment may start or end.
         memo: results about this loss's operations that do not depend on how its scans
             and conds are rewritten.
     """
@@ -87,6 +88,7 @@ class RematGraph:
     eqns: tuple[JaxprEqn, ...]
     scratch_bytes: dict[Var, int]
     divided: dict[Var, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    max_cuts: int = _MAX_CUTS
     memo: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
     def remember(self, key: Hashable, make: Callable[[], _T]) -> _T:
@@ -152,7 +154,7 @@ class RematGraph:
         }
         places = sorted({*edges, *narrow} - {0, len(self.eqns)})
         work = list(itertools.accumulate(map(flops_of, self.eqns), initial=0))
-        while len(places) > _MAX_CUTS:
+        while len(places) > self.max_cuts:
             # Of the two neighbours with the least work between them, drop the wider.
             gap = [work[q] - work[p] for p, q in itertools.pairwise(places)]
             i = min(range(len(gap)), key=gap.__getitem__)

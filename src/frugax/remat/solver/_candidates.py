@@ -46,6 +46,9 @@ _MAX_LOOP_PASSES = 4.0
 # Choices for the loops of a loss save at least this share of its peak one by one: finer
 # steps than those between limits would be modelled for nothing.
 _STEP = 0.01
+# Where loops go over chunks of rows, there are many of them, and little work is left
+# for the segments outside: this share, and as many cuts, are fine enough.
+_ROW_STEP, _ROW_CUTS = 0.05, 48
 # Chunks of the batch that cost at most this share of the forward pass are tried before
 # anything is modelled.
 _CHEAP_CHUNKS = 0.03
@@ -121,7 +124,6 @@ def list_named(
     stage: Stage = Stage.WHOLE,
     opened: RematGraph | None = None,
     platform: str = "cpu",
-    with_rows: bool = False,
 ) -> list[Candidate]:
     """Blocks and iterations under named policies, see `_named_policies.py`.
 
@@ -132,7 +134,6 @@ def list_named(
         stage: the kinds of plans; there are none of those that only divide the loss.
         opened: the loss with its own regions opened.
         platform: of the devices.
-        with_rows: whether the last list has chunks of rows as well.
     """
     if stage not in (Stage.WHOLE, Stage.COPIED, Stage.ALL):
         return []
@@ -145,8 +146,6 @@ def list_named(
         found = _copy_layers(body, platform) or sources
     if stage is Stage.ALL:
         found = [*found, *(c for s in sources for c in _in_smallest_chunks(s))]
-        if with_rows:
-            found += _in_row_chunks(sources[-1])
     return [c for source in found for c in list_named_plans(source)]
 
 
@@ -165,8 +164,11 @@ def _list_drafts(source: Source, block_size: int | None) -> list[Candidate]:
 
     def make() -> list[tuple[LoopChoices, DraftPlan]]:
         found: list[tuple[LoopChoices, DraftPlan]] = []
-        for loops in list_loop_choices(body, _STEP * source.plain_peak):
+        step = _STEP if source.rows is None else _ROW_STEP
+        for loops in list_loop_choices(body, step * source.plain_peak):
             rewritten = rewrite_loops(body, loops.body_plans, dict(loops.scratch_bytes))
+            if source.rows is not None:
+                rewritten = dataclasses.replace(rewritten, max_cuts=_ROW_CUTS)
             found += [(loops, d) for d in draft_plans(rewritten, block_size)[1]]
         return found
 
