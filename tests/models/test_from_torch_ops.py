@@ -63,7 +63,7 @@ FUNCTIONS = {
     "best": lambda x: torch.topk(x, 2, dim=1, largest=False)[0],
     "places": lambda x: torch.sort(x, dim=-1, descending=True)[1] + x.argsort(-1),
     "writes": _write,
-    "windows": lambda x: x.unfold(-1, 3, 2),
+    "windows": lambda x: x.transpose(1, 2).unfold(-1, 3, 2).unfold(1, 2, 1),
     "unshuffled": lambda x: F.pixel_unshuffle(x[..., :6, :6], 2),
     "a view of repeats": lambda x: x.permute(2, 0, 1, 3).repeat(1, 2, 1, 1).view(-1, 6),
     "shuffled": lambda x: F.channel_shuffle(x, 2),

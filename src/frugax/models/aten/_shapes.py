@@ -140,6 +140,14 @@ def _as_strided(
     return x.reshape(-1)[at]
 
 
+@aten("unfold")
+def _unfold(xp: Any, x: Array, dimension: int, size: int, step: int) -> Array:
+    axis = dimension % x.ndim
+    starts = jnp.arange((x.shape[axis] - size) // step + 1) * step
+    windows = jnp.take(x, starts[:, None] + jnp.arange(size), axis)
+    return jnp.moveaxis(windows, axis + 1, -1)
+
+
 # --- slices -----------------------------------------------------------------------
 
 
